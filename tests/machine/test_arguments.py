@@ -131,3 +131,30 @@ def test_the_command_line_describes_a_launch_with_tensor_maps_in_clusters(tmp_pa
     alone = ["1" if o == "2" and options[i - 1] in ("--grid", "--cluster") else o for i, o in enumerate(options)]
     refused = CliRunner().invoke(main, ["check", str(tmp_path / "k.ptx"), *alone])
     assert refused.exit_code == 2 and "reqnctapercluster" in refused.output
+
+
+@pytest.mark.parametrize("x", [np.array(["a"] * 32), np.zeros(32, "M8[s]"), np.zeros(32, "m8[s]")])
+def test_arrays_of_no_numbers_are_refused(x: Any) -> None:
+    with pytest.raises(machine.BadMachineCall, match="holds"):
+        machine.run(INCREMENT, LAUNCH, {"x": x, "y": np.zeros(32, np.int32)})
+
+
+def test_a_name_in_read_only_that_no_array_has_is_refused() -> None:
+    args = {"x": np.zeros(32, np.int32), "y": np.zeros(32, np.int32)}
+    with pytest.raises(machine.BadMachineCall, match="`read_only` names `z`"):
+        machine.run(INCREMENT, {**LAUNCH, "read_only": ["x", "z"]}, args)
+    machine.run(INCREMENT, {**LAUNCH, "read_only": ["x"]}, args)
+
+
+@pytest.mark.parametrize("lane", [((1, 0, 0), 0, 0), ((0, 0, 0), 1, 0), ((0, 0, 0), 0, 32), ((-1, 0, 0), 0, 0)])
+def test_a_lane_that_the_launch_does_not_have_is_not_recorded(lane: Any) -> None:
+    args = {"x": np.zeros(32, np.int32), "y": np.zeros(32, np.int32)}
+    with pytest.raises(machine.BadMachineCall, match="there is no"):
+        machine.record(INCREMENT, LAUNCH, args, lanes=[lane])
+
+
+def test_one_number_is_the_cta_along_x() -> None:
+    args = {"x": np.zeros(32, np.int32), "y": np.zeros(32, np.int32)}
+    store = INCREMENT[: INCREMENT.index("st.global")].count("\n") + 1
+    assert machine.inspect(INCREMENT, LAUNCH, args, store, cta=0).cta == (0, 0, 0)  # type: ignore[arg-type]
+    assert machine.record(INCREMENT, LAUNCH, args, lanes=[(0, 0, 3)]).trace((0, 0, 0), 0, 3)  # type: ignore[list-item]

@@ -165,3 +165,35 @@ def test_a_refused_instruction_is_refused_by_name_line_and_section(listed: Liste
     error = caught.value
     assert listed.name in error.message and listed.why in error.message
     assert listed.section in error.render() and error.span is not None and error.span.line == 5
+
+
+MAPPED = """.visible .entry k(.param .u64 out) {
+  .reg .b64 %d<4>; .reg .b32 %r<4>; .shared .align 16 .b8 first[48]; .shared .align 16 .b8 s[64];
+  mov.u32 %r0, s; mapa.shared::cluster.u32 %r1, %r0, 0; mapa.shared::cluster.u32 %r2, s, 0;
+  mapa.shared::cluster.u64 %d1, s, 0; cvt.u32.u64 %r3, %d1;
+  ld.param.u64 %d0, [out]; st.global.v4.u32 [%d0], {%r1, %r2, %r3, %r3}; ret; }"""
+
+
+def test_mapa_of_a_variable(assembles: Callable[[str, str], None]) -> None:
+    ptx, out = header("8.6", "sm_90a") + MAPPED, np.zeros(4, np.uint32)
+    assembles(ptx, "sm_90a")
+    machine.run(ptx, {"grid": 1, "block": 1}, {"out": out})
+    assert len(set(out.tolist())) == 1
+
+
+ACCELERATED = """.visible .entry k() .maxntid 128 .minnctapersm 1 {
+  .shared .align 128 .b8 map[128]; setmaxnreg.dec.sync.aligned.u32 40;
+  tensormap.replace.tile.rank.shared::cta.b1024.b32 [map], 1; ret; }"""
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])
+def test_later_targets_have_the_accelerated_instructions_of_sm_90a(
+    arch: str, assembles: Callable[[str, str], None]
+) -> None:
+    ptx = header("8.7", arch) + ACCELERATED.replace("tensormap", "@%p tensormap").replace(
+        ".shared", ".reg .pred %p; .reg .b32 %t; mov.u32 %t, %tid.x; setp.eq.u32 %p, %t, 0; .shared", 1
+    )
+    assembles(ptx, arch)
+    machine.run(ptx, {"grid": 1, "block": 128}, {})
+    with pytest.raises(machine.HazardError, match="needs sm_90a"):
+        machine.run(ptx.replace(arch, arch[:-1]), {"grid": 1, "block": 128}, {})

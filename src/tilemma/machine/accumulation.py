@@ -48,11 +48,15 @@ class Slice:
 
     def step_from(self, other: Slice) -> tuple[int, bool]:
         """The step along K from another slice, and whether the rows are others."""
-        mine, theirs = self.contraction, other.contraction
-        assert mine.first is not None and theirs.first is not None
-        steps = [a - b for a, b in zip(mine.first, theirs.first, strict=True)]
-        along = steps.pop(mine.axis)
+        steps = self.steps_from(other)
+        along = steps.pop(self.contraction.axis)
         return along, any(steps)
+
+    def steps_from(self, other: Slice) -> list[int]:
+        """The steps along each dimension of the array from another slice of it."""
+        mine, theirs = self.contraction.first, other.contraction.first
+        assert mine is not None and theirs is not None
+        return [a - b for a, b in zip(mine, theirs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,24 @@ class Product:
     group: int
     a: Slice
     b: Slice
+
+
+def _exchanged(mine: tuple[Slice, Slice], other: tuple[Slice, Slice]) -> int:
+    """The step along its rows of an operand whose coordinates are exchanged in at least one of two tiles; or 0.
+
+    The slices are (now, before); ``other`` has gone along K alone.  Exchanged coordinates move by the same sum.
+    The taps of a convolution do not: they move the rows by less than the columns of a tile.
+    """
+    for now, before in (mine, other):
+        if now.contraction.allocation is not before.contraction.allocation:
+            return 0
+        if now.contraction.axis != before.contraction.axis:
+            return 0
+    (along, _), (due, moved) = mine[0].step_from(mine[1]), other[0].step_from(other[1])
+    steps = mine[0].steps_from(mine[1])
+    del steps[mine[0].contraction.axis]
+    rows = [x for x in steps if x]
+    return rows[0] if not moved and len(rows) == 1 and along + rows[0] == due else 0
 
 
 def check_step(w: Any, ins: Instruction, before: list[Product], k: int, here: Product) -> list[Product]:
@@ -87,6 +109,12 @@ def check_step(w: Any, ins: Instruction, before: list[Product], k: int, here: Pr
     if not (a.in_tile_of(last.a, same_group=same_group) and b.in_tile_of(last.b, same_group=same_group)):
         if repeated and last.a.more:
             return report("A", f"in the tile before, {again}")
+        first = before[0]
+        pairs = (a, first.a), (b, first.b)
+        for name, one, two in (("A", *pairs), ("B", *pairs[::-1])):
+            if gone := _exchanged(one, two):
+                what = f"it has gone {gone} along its rows, and the other operand along K only"
+                return report(name, f"{since(first)}, {what}: are the coordinates of its tile exchanged?")
         return [here]
     (step_a, moved_a), (step_b, moved_b) = a.step_from(last.a), b.step_from(last.b)
     if moved_a or moved_b:

@@ -60,6 +60,10 @@ def array_argument(name: str, value: Any) -> Any:
         )
     if value.dtype.hasobject or value.dtype.names or value.itemsize not in (1, 2, 4, 8):
         refuse(f"`{name}` holds {value.dtype}", "elements of 1, 2, 4 or 8 bytes", "convert it with `.astype`")
+    if value.dtype.kind not in "biufcV":
+        refuse(
+            f"`{name}` holds {value.dtype}", "numbers", "convert it with `.astype`, or pass its bytes as integers"
+        )
     if not value.dtype.isnative:
         native = "`.astype(x.dtype.newbyteorder('='))`"
         refuse(

@@ -199,6 +199,12 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
     parameters: list[tuple[str, Any]] = []
     for (name, value), parameter in zip(args.items(), entry.parameters, strict=True):
         parameters.append(bind_argument(name, value, parameter, arrays))
+    if unknown := said["read_only"] - {*arrays, *args}:
+        refuse(
+            f"`read_only` names `{min(unknown)}`",
+            f"arrays among {', '.join(args) or 'no arguments'}",
+            "correct the name",
+        )
     required = entry.directives.get("reqnctapercluster")
     cluster = said.get("cluster") or (triple("cluster", list(required)) if required else (1, 1, 1))
     return Binding(

@@ -122,13 +122,13 @@ def integer(what: str, value: Any, *, negative: bool = False) -> int:
     return int(value)
 
 
-def triple(what: str, value: Any) -> tuple[int, int, int]:
-    """One to three integers as three."""
+def triple(what: str, value: Any, *, rest: int = 1) -> tuple[int, int, int]:
+    """One to three integers as three; those that are missing are ``rest``."""
     items = list(np.atleast_1d(value)) if isinstance(value, np.ndarray) else value
     items = list(items) if isinstance(items, (tuple, list)) else [items]
     if not 1 <= len(items) <= 3:
         refuse(f"`{what}` is {described(value)}", "one to three integers", "give x, y and z")
-    x, y, z = [*(integer(f"`{what}`", i, negative=True) for i in items), 1, 1][:3]
+    x, y, z = [*(integer(f"`{what}`", i, negative=True) for i in items), rest, rest][:3]
     return x, y, z
 
 

@@ -153,13 +153,17 @@ class Decoder:
     def bad(self, what: str) -> NoReturn:
         raise BadOperand(self.span, opcode=self.ins.opcode, what=what)
 
-    def needs(self, sm: int, *, feature: str = "") -> None:
-        """Refuse the instruction where the target lacks it: below ``sm``, or not exactly ``feature``."""
+    def needs(self, sm: int, *, feature: str = "", accelerated: bool = False) -> None:
+        """Refuse the instruction where the target lacks it: below ``sm``, or not exactly ``feature``.
+
+        ``accelerated``: only targets with features of an architecture or its family have it (``sm_120a``).
+        """
         arch = self.program.arch
         number = int("".join(c for c in arch if c.isdigit()) or 0)
-        if (feature and arch != feature) or number < sm:
+        if (feature and arch != feature) or number < sm or (accelerated and arch[-1:] not in ("a", "f")):
             place = Place(self.program.module.name, self.ins, 0, (0, 0, 0))
-            raise NotInTarget.at(place, opcode=self.ins.opcode, needs=feature or f"sm_{sm}", target=arch)
+            needs = feature or f"sm_{sm}" + "a" * accelerated
+            raise NotInTarget.at(place, opcode=self.ins.opcode, needs=needs, target=arch)
 
     def refuse(self, reason: str) -> NoReturn:
         """Refuse a form that the ISA does not have on this target, in the ISA's words."""

@@ -131,7 +131,7 @@ def inspect(
     line, warp, occurrence = (
         call.integer(f"`{n}`", v) for n, v in (("line", line), ("warp", warp), ("occurrence", occurrence))
     )
-    cta = call.triple("cta", cta)
+    cta = call.triple("cta", cta, rest=0)
     if unknown := set(options) - {"seed", "schedule", "strict", "max_steps"}:
         refuse(f"`inspect` has no option `{min(unknown)}`", "seed, schedule, strict or max_steps", "drop it")
     options |= call.options(**{n: v for n, v in options.items() if n != "schedule"})

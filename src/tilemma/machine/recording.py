@@ -6,6 +6,7 @@ whose value differs from a reference, the instruction that wrote a register.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from tilemma.machine.placement import Placed
 from tilemma.machine.program import ALU, VISIBLE, Program, Step, build_segments
 from tilemma.machine.run import MAX_STEPS, Job, Report
 from tilemma.machine.scheduler import AGAIN
-from tilemma.machine.state import Warp
+from tilemma.machine.state import LANES, Warp
 from tilemma.machine.syntax import Instruction
 
 # Stores and trace entries that a recording keeps.
@@ -258,7 +259,20 @@ def _lanes(lanes: Any) -> list[Lane]:
     given: Sequence[Any] = lanes if isinstance(lanes, (tuple, list)) else [lanes]
     if not all(isinstance(x, (tuple, list)) and len(x) == 3 for x in given):
         refuse(f"`lanes` is {described(lanes)}", "a list of (CTA, warp, lane)", "write lanes=[((0, 0, 0), 0, 0)]")
-    return [(call.triple("cta", c), call.integer("`warp`", w), call.integer("`lane`", n)) for c, w, n in given]
+    return [
+        (call.triple("cta", c, rest=0), call.integer("`warp`", w), call.integer("`lane`", n)) for c, w, n in given
+    ]
+
+
+def _check_lanes(lanes: Sequence[Lane], grid: Sequence[int], block: Sequence[int]) -> None:
+    """Refuse lanes that a launch does not have."""
+    threads = math.prod(block)
+    for cta, warp, lane in lanes:
+        if any(not 0 <= i < n for i, n in zip(cta, grid, strict=True)):
+            refuse(f"there is no CTA {cta}", f"one of the grid {tuple(grid)}", "correct it")
+        if lane >= len(LANES) or len(LANES) * warp + lane >= threads:
+            want = f"a lane from 0 to 31 of the {threads} threads of a block"
+            refuse(f"there is no lane {lane} of warp {warp}", want, "correct it")
 
 
 def record(
@@ -281,6 +295,7 @@ def record(
     call.schedule(schedule)
     followed = _lanes(lanes)
     job = Job(ptx, launch, args, arch)
+    _check_lanes(followed, job.binding.grid, job.binding.block)
     recording = Recording(Report(job.entry.name, seed, schedule), {}, job.binding.arrays, followed)
     _follow(job.program, recording)
     recording.report = job.run(

@@ -101,3 +101,25 @@ def test_a_wrong_step_of_a_descriptor_is_named(name: str, operands: str, step: i
     launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
     verdict = machine.check(ptx[: found.start()] + text + ptx[found.end() :], launch, args, schedules=1)
     assert "operand-layout" in {h.code for h in verdict.hazards}, str(verdict)
+
+
+COORDINATES = r"(cp\.async\.bulk\.tensor[^;]*?\{)\s*(%\w+),\s*(%\w+)\s*\}"
+
+
+# The first copies of A and B, before the loop, and those in it.
+EXCHANGED = [
+    *(("tilelang_matmul_f16_sm_90a-main_kernel", copy) for copy in range(4)),
+    *(("tilelang_split_k_sm_90a-main_kernel", copy) for copy in (2, 3)),
+]
+
+
+@pytest.mark.parametrize(("name", "copy"), EXCHANGED)
+def test_exchanged_coordinates_of_a_tensor_copy_are_named(name: str, copy: int) -> None:
+    case = KERNELS[name]
+    ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
+    found = list(re.finditer(COORDINATES, ptx))[copy]
+    edited = ptx[: found.start()] + found.expand(r"\1\3, \2}") + ptx[found.end() :]
+    args, _ = case.build()
+    launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
+    verdict = machine.check(edited, launch, args, schedules=4)
+    assert "operand-layout" in {h.code for h in verdict.hazards}, str(verdict)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilemma.machine.decode import CLASS_BYTES, RAW, VIEW, Decoder, instruction
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from tilemma.machine.syntax import Register, Special, Symbol, Vector
+from tilemma.machine.syntax import Special, Symbol, Vector
 
 _WINDOWS = {
     "global": 0, "const": 0, "param": PARAM_WINDOW, "param::entry": PARAM_WINDOW, "shared": SHARED_WINDOW,
@@ -202,9 +202,7 @@ def mapa(d: Decoder) -> None:
         _generic_mapa(d)
         return
     o, v = d.dst(d.operands[0], kind), VIEW[kind]
-    source = d.operands[1]
-    a = d.src(source, kind) if isinstance(source, Register) else d.program.constant("32", d.symbol_value(source))  # type: ignore[arg-type]
-    b = d.src(d.operands[2], "u32")
+    a, b = d.src(d.operands[1], kind), d.src(d.operands[2], "u32")
 
     def run(w: Any, m: Any) -> None:
         r = w.v[v]

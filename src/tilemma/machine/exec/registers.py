@@ -40,7 +40,7 @@ def at_launch(cta: Cta) -> int:
 
 @instruction("setmaxnreg")
 def setmaxnreg(d: Decoder) -> None:
-    d.needs(90, feature="sm_90a")
+    d.needs(90, accelerated=True)
     grows = d.one_of(("inc", "dec")) == "inc"
     d.only("sync", "aligned", "u32")
     count = d.immediate(d.operands[0])

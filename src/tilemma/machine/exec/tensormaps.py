@@ -22,7 +22,7 @@ _INDEXED = {"global_dim", "global_stride", "box_dim", "element_stride"}
 @instruction("tensormap.replace")
 def replace(d: Decoder) -> None:
     """``tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [map], 0, 64``."""
-    d.needs(90, feature="sm_90a")
+    d.needs(90, accelerated=True)
     d.one_of(("tile",))
     if d.has("swizzle_atomicity"):
         d.unsupported("only the default atomicity is modelled")
