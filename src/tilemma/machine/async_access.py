@@ -23,6 +23,7 @@ from tilemma.machine.conflicts import (
     touches_mbarrier,
 )
 from tilemma.machine.memory import SHIFT
+from tilemma.machine.native.blocks import address_of
 from tilemma.machine.state import Access, Cta, Warp
 from tilemma.machine.syntax import Instruction
 
@@ -55,8 +56,8 @@ def read_tile(
         found = shared.reader_of(reader)
         fenced = knowledge.fenced
         if native.async_read(
-            shared.block[1], w.cta.cluster.events.block[1], addr.ctypes.data, moved, addr.size, width,
-            fenced.ctypes.data, len(fenced), found.number, event,
+            shared.block[1], w.cta.cluster.events.block[1], address_of(addr), moved, addr.size, width,
+            address_of(fenced), len(fenced), found.number, event,
         ):  # fmt: skip
             shared.has_read(found, event)
             return

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine.native import library
-from tilemma.machine.native.blocks import block
+from tilemma.machine.native.blocks import address_of, block
 
 Ints32 = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
@@ -87,7 +87,7 @@ class Clocks:
         self.fenced: Ints32 = np.zeros((threads, capacity), np.int32)
         own = np.arange(threads)
         self.seen[own, own] = 1
-        self.block = block([self.seen.ctypes.data, capacity])
+        self.block = block([address_of(self.seen), capacity])
         self.native = library.loaded()
         self._place()
         self.now = [1] * (threads // 32)
@@ -113,10 +113,10 @@ class Clocks:
     def _place(self) -> None:
         """Tell the native library where the tables are, and make room for what it returns."""
         capacity = self.seen.shape[1]
-        self._tables = self.seen.ctypes.data, self.fenced.ctypes.data
+        self._tables = address_of(self.seen), address_of(self.fenced)
         self.block[0][:] = self._tables[0], capacity
         self._scratch = np.zeros(capacity, np.int32)
-        self._room = self._scratch.ctypes.data
+        self._room = address_of(self._scratch)
 
     def _most(self, rows: Rows) -> tuple[Ints32, Ints32]:
         """The clocks that any of ``rows`` has seen, for both proxies."""
@@ -127,7 +127,7 @@ class Clocks:
         # Two arrays: views of one would keep three for each message.
         found = np.empty(used, np.int32), np.empty(used, np.int32)
         for table, most in zip(self._tables, found, strict=True):
-            self.native.clocks_most(table, capacity, used, *each, most.ctypes.data)
+            self.native.clocks_most(table, capacity, used, *each, address_of(most))
         return found
 
     def known_to_all(self, first: int, others: tuple[Ints32, Ints32] | None) -> tuple[Ints32, Ints32]:
@@ -145,7 +145,7 @@ class Clocks:
             found = others
         capacity = self.seen.shape[1]
         for table, out in zip(self._tables, found, strict=True):
-            self.native.knowledge_of(table, capacity, len(out), first, out.ctypes.data, others is not None)
+            self.native.knowledge_of(table, capacity, len(out), first, address_of(out), others is not None)
         return found
 
     def collective(self, row: int, w: Any) -> int:
@@ -182,7 +182,7 @@ class Clocks:
         if self.native is not None:
             (_kept, each), capacity = _threads(rows), self.seen.shape[1]
             for table, news in zip(self._tables, (message.seen, message.fenced), strict=True):
-                self.native.clocks_learn(table, capacity, len(news), *each, news.ctypes.data)
+                self.native.clocks_learn(table, capacity, len(news), *each, address_of(news))
             return
         for mine, theirs in ((self.seen, message.seen), (self.fenced, message.fenced)):
             part = mine[rows, : len(theirs)]
@@ -244,7 +244,7 @@ def _threads(rows: Rows) -> tuple[Any, tuple[int | None, int, int]]:
     if rows.dtype != np.int64 or not rows.flags.c_contiguous:
         rows = np.ascontiguousarray(rows, np.int64)
     # An integer: `rows.ctypes` as an argument leaves a cycle of references for each call.
-    return rows, (rows.ctypes.data, 0, len(rows))
+    return rows, (address_of(rows), 0, len(rows))
 
 
 def event_numbers(packed: Any) -> Any:
@@ -273,7 +273,7 @@ class Events:
 
     def _place(self) -> None:
         """Tell the native library where the tables are."""
-        tables = (x.ctypes.data for x in (self.column, self.clock, self.alone))
+        tables = (address_of(x) for x in (self.column, self.clock, self.alone))
         self.block[0][:] = *tables, self.collective
 
     def new(self, column: int, clock: int, info: Any, *, unordered: bool = False, alone: int | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilemma.machine.hazards import ranges
-from tilemma.machine.state import LANES, Frame
+from tilemma.machine.state import ALL_LANES, LANES, Frame
 
 if TYPE_CHECKING:
     from tilemma.machine.program import Step
@@ -35,11 +35,11 @@ def must_wait(machine: Machine, f: Frame, step: Step, m: Any) -> bool:
     Frames of a warp that wait at one `.sync` instruction continue together once all are present.
     """
     w = f.w
-    active = m if m is not None else np.ones(32, bool)
+    active = m if m is not None else ALL_LANES
     if f.met is not None:
         return False
     missing = named_lanes(w, step.membership, active) & ~active
-    if not missing.any():
+    if 1 not in missing.tobytes():
         return False
     others = [g for g in w.gathered if g[1] is step]
     there = active.copy()

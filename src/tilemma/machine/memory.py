@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine.isa.tensormap import TensorMapImage
-from tilemma.machine.native.blocks import block
+from tilemma.machine.native.blocks import address_of, block
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -85,7 +85,7 @@ class SharedMemory:
         self.mbarriers: dict[int, Any] = {}
         # For the native library: the last read of each reader, and whether it is a wgmma.
         self.lasts = np.zeros((2, 0), np.int64)
-        self.block = block([base, self.limit, self.data.ctypes.data, self.writer.ctypes.data, *[0] * 8])
+        self.block = block([base, self.limit, address_of(self.data), address_of(self.writer), *[0] * 8])
 
     def write(self, width: int, index: Any, event: Any, last: int) -> None:
         """Enter a write of words; ``event`` broadcasts to [words, bytes], ``last`` is at least all of it."""
@@ -126,15 +126,15 @@ class SharedMemory:
         reader = self._reader_of[key] = Reader(key, number, wide_views(self._reads[number]))
         self.readers.append(reader)
         self.lasts[1, number] = isinstance(key, tuple) and key[0] == "wgmma"
-        at, stride = self.lasts.ctypes.data, self.lasts.strides[0]
-        self.block[0][4:9] = self._reads.ctypes.data, number + 1, self._reads.shape[1], at, at + stride
+        at, stride = address_of(self.lasts), self.lasts.strides[0]
+        self.block[0][4:9] = address_of(self._reads), number + 1, self._reads.shape[1], at, at + stride
         return reader
 
     def origins(self) -> npt.NDArray[np.int64]:
         """The provenance of each byte, made at the first use."""
         if self.origin is None:
             self.origin = np.zeros(len(self.data), np.int64)
-            self.block[0][9] = self.origin.ctypes.data
+            self.block[0][9] = address_of(self.origin)
         return self.origin
 
 
@@ -173,10 +173,10 @@ class Allocation:
     def tell(self) -> None:
         """Update the entry of the native library's table."""
         if self.entry is not None:
-            shadows = (0 if s is None else s.ctypes.data for s in (self.writer, self.reader, self.other_reader))
+            shadows = (0 if s is None else address_of(s) for s in (self.writer, self.reader, self.other_reader))
             holes = self.holes is not None
             self.entry[:] = (
-                self.base, self.size, self.data.ctypes.data, self.writable, holes, *shadows, self._logged > 0
+                self.base, self.size, address_of(self.data), self.writable, holes, *shadows, self._logged > 0
             )  # fmt: skip
 
     def shadow(self) -> npt.NDArray[np.int64]:
@@ -284,7 +284,7 @@ class GlobalMemory:
     def tabulate(self) -> None:
         """Make the native library's table of all allocations."""
         self.table = np.zeros((len(self.allocations), 9), np.int64)
-        self.block[0][:] = len(self.table), self.table.ctypes.data
+        self.block[0][:] = len(self.table), address_of(self.table)
         for allocation, entry in zip(self.allocations, self.table, strict=True):
             allocation.entry = entry
             allocation.tell()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tilemma.machine import convergence
 from tilemma.machine.program import Step
-from tilemma.machine.state import Frame
+from tilemma.machine.state import ALL_LANES, Frame
 
 if TYPE_CHECKING:
     from tilemma.machine.scheduler import Machine
@@ -48,29 +46,30 @@ def join(machine: Machine, f: Frame) -> None:
         convergence.reconsider(machine, f.w)
     parent = f.parent
     if parent is None:
-        if not f.w.live.any() and not f.w.done:
+        if 1 not in f.w.live.tobytes() and not f.w.done:
             machine.warp_done(f.w)
         return
     parent.children -= 1
     if parent.children == 0:
         live = f.w.live if parent.m is None else parent.m & f.w.live
-        if not live.any():
+        lanes = live.tobytes().count(1)
+        if not lanes:
             join(machine, parent)
             return
-        parent.set_mask(None if live.all() else live)
+        parent.set_mask(None if lanes == 32 else live)
         machine.ready.append(parent)
 
 
 def leave(machine: Machine, f: Frame, m: Any) -> bool:
     """The lanes ``m`` (None: all of the frame) exit; True when the frame has none left."""
     w = f.w
-    mine = np.ones(32, bool) if f.m is None else f.m
+    mine = ALL_LANES if f.m is None else f.m
     gone = mine if m is None else m
     w.live = w.live & ~gone
     left = mine & ~gone
     if w.gathered:
         convergence.reconsider(machine, w)
-    if left.any():
+    if 1 in left.tobytes():
         f.set_mask(left)
         return False
     join(machine, f)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from math import log
 from typing import Any, NoReturn
 
 import numpy as np
@@ -92,6 +93,8 @@ class Machine:
         self.released: dict[Any, Any] = {}
         # By number; without clusters that left no records for races on global memory.
         self.clusters: dict[int, Cluster] = {}
+        # The register files of the first CTA as it started, where there are others.
+        self.first_registers: dict[str, Any] | None = None
         self.finished = Finished(self.clusters, self.memory, self.released)
         self.started = 0
         self.hazards: list[HazardError] = []
@@ -217,7 +220,8 @@ class Machine:
         """Choose how warps interleave in this run."""
         choose = self.random
         self.by_priority = choose.random() < 0.5
-        self.burst = choose.choice((1, 3, 12, 50))
+        # The inverse of the mean number of visible steps.
+        self.rate = 1 / choose.choice((1, 3, 12, 50))
         # The probability that a try_wait whose phase has not completed returns at once.
         self.impatience = choose.choice((0.0, 0.05, 0.5))
         self.eagerness = choose.choice((0.02, 0.2, 0.6))
@@ -281,16 +285,19 @@ class Machine:
         """Run a starved warp only where no other warp can run, and no asynchronous operation is left."""
         if self.pending and self.random.random() < self.eagerness * 0.3:
             self.complete(self.random.choice(self.pending))
-        lagging = [f for f in self.ready if f.w in self.starved]
-        if lagging and self.random.random() < _RELIEF:
+        starved = self.starved
+        lagging = [f for f in self.ready if f.w in starved]
+        if not lagging:
+            self.execute(*self.pick())
+        elif self.random.random() < _RELIEF:
             # The others may poll for a value that only a starved warp writes.
-            others = [f for f in self.ready if f.w not in self.starved]
+            others = [f for f in self.ready if f.w not in starved]
             self.ready = lagging
             chosen = self.pick()
             self.ready += others
             self.execute(*chosen)
         elif len(lagging) < len(self.ready):
-            self.ready = [f for f in self.ready if f.w not in self.starved]
+            self.ready = [f for f in self.ready if f.w not in starved]
             chosen = self.pick()
             self.ready += lagging
             self.execute(*chosen)
@@ -313,17 +320,24 @@ class Machine:
         if len(ready) == 1:
             at = 0
         elif self.by_priority:
-            at = max(range(len(ready)), key=lambda i: ready[i].w.priority)
+            priorities = [f.w.priority for f in ready]
+            at = priorities.index(max(priorities))
             if choose.random() < 0.02:
                 ready[at].w.priority -= 1
         else:
-            at = choose.randrange(len(ready))
+            # `randrange(len(ready))`, without the checks of its arguments.
+            count = len(ready)
+            bits = count.bit_length()
+            at = choose.getrandbits(bits)
+            while at >= count:
+                at = choose.getrandbits(bits)
         frame = ready[at]
         ready[at] = ready[-1]
         ready.pop()
         if self.timeouts and choose.random() < 0.02:
             self._time_out()
-        return frame, 1 + int(choose.expovariate(1 / self.burst))
+        # `expovariate(1 / burst)`.
+        return frame, 1 + int(-log(1.0 - choose.random()) / self.rate)
 
     def _time_out(self) -> None:
         """A try_wait may return before its phase completes: the program must test its result."""
@@ -381,12 +395,13 @@ class Machine:
 
     def executed_lines(self) -> frozenset[int]:
         """PTX lines that some lane has executed."""
-        program, lines = self.program, set()
-        for i, hit in enumerate(self.covered[: len(program.steps)]):
-            if hit:
-                segment = program.segments[i]
-                for j in range(i, segment.next if segment is not None else i + 1):
-                    lines.add(program.steps[j].instruction.line)
+        steps, segments, covered = self.program.steps, self.program.segments, self.covered
+        lines, i = set(), covered.find(1)
+        while 0 <= i < len(steps):
+            segment = segments[i]
+            for j in range(i, segment.next if segment is not None else i + 1):
+                lines.add(steps[j].instruction.line)
+            i = covered.find(1, i + 1)
         return frozenset(lines)
 
     # -- execution of one frame
@@ -445,7 +460,7 @@ class Machine:
                 if step.negated:
                     p = ~p
                 g = p if m is None else p & m
-                n = np.count_nonzero(g)
+                n = g.tobytes().count(1)
                 if step.kind == BRANCH:
                     covered[pc] = 1
                     if n == 0:
@@ -470,7 +485,7 @@ class Machine:
                         return
                     if f.met is not None:
                         m, f.met = f.met, None
-                        if not m.any():
+                        if 1 not in m.tobytes():
                             pc += 1
                             continue
                 if self.followers and w in self.followers:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tilemma.machine.scheduler import Machine
     from tilemma.machine.state import Cta
 
+# Those whose values differ between the CTAs of a grid.
+OF_ONE_CTA = frozenset({"%ctaid", "%clusterid", "%cluster_ctaid", "%smid", "%cluster_ctarank"})
+
 
 def special_value(machine: Machine, name: str, cta: Cta) -> Any:
     """The value of a predefined register: broadcastable to [warps, 32]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import HazardError, Place
 from tilemma.machine.memory import SharedMemory
 from tilemma.machine.native import blocks, library
-from tilemma.machine.special_registers import special_value
+from tilemma.machine.special_registers import OF_ONE_CTA, special_value
 from tilemma.machine.syntax import Instruction
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ VIEW_CLASS = ("16", "16", "16", "32", "32", "32", "64", "64", "64", "p")
 CLASS_DTYPE = {"16": np.uint16, "32": np.uint32, "64": np.uint64, "p": np.bool_}
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """The access of an event.  ``kind``: ld, st, atom, cp.async, tma, wgmma, bulk-store, mbarrier."""
 
     kind: str
@@ -80,16 +79,28 @@ class Frame:
         self.rows: Any = self.w.rows_of(m)
 
 
-class Views(dict[int, list[npt.NDArray[Any]]]):
+class Rows(dict[int, npt.NDArray[Any]]):
+    """The rows of ``file``, each made at its first use."""
+
+    def __init__(self, file: npt.NDArray[Any]) -> None:
+        super().__init__()
+        self.file = file
+
+    def __missing__(self, row: int) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = self.file[row]
+        self[row] = found
+        return found
+
+
+class Views(dict[int, Rows]):
     """The rows of a warp's registers by PTX type, made at the first use of the type."""
 
     def __init__(self, registers: dict[str, npt.NDArray[Any]], index: int) -> None:
         super().__init__()
         self.registers, self.index = registers, index
 
-    def __missing__(self, view: int) -> list[npt.NDArray[Any]]:
-        rows = list(self.registers[VIEW_CLASS[view]][self.index].view(VIEW_DTYPES[view]))
-        self[view] = rows
+    def __missing__(self, view: int) -> Rows:
+        rows = self[view] = Rows(self.registers[VIEW_CLASS[view]][self.index].view(VIEW_DTYPES[view]))
         return rows
 
 
@@ -200,8 +211,7 @@ class Cta:
         program = machine.program
         warps = machine.warps_per_cta
         self.first_warp = rank * warps
-        self.registers = program.new_registers(warps)
-        self.fill_special(program)
+        self.registers = self.new_registers(program)
         self.register_table, self.register_pointers = library.register_table(
             [*self.registers.values(), program.parameter_bytes], warps
         )
@@ -219,10 +229,20 @@ class Cta:
         self.register_pool = -1
         self.pool_waiters: list[Frame] = []
 
-    def fill_special(self, program: Program) -> None:
+    def new_registers(self, program: Program) -> dict[str, npt.NDArray[Any]]:
+        """The register files; those of later CTAs start as copies of the first one's."""
         machine = self.machine
+        first = machine.first_registers
+        if first is None:
+            files = program.new_registers(machine.warps_per_cta)
+        else:
+            files = {cls: file.copy() for cls, file in first.items()}
         for (cls, row), name in program.special_rows.items():
-            self.registers[cls][:, row] = special_value(machine, name, self)
+            if first is None or name.partition(".")[0] in OF_ONE_CTA:
+                files[cls][:, row] = special_value(machine, name, self)
+        if first is None and machine.grid != machine.cluster_shape:
+            machine.first_registers = {cls: file.copy() for cls, file in files.items()}
+        return files
 
     def __repr__(self) -> str:
         return f"CTA {self.index}"

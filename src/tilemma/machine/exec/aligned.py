@@ -40,17 +40,17 @@ def whole_warp(f: Frame, ins: Instruction, m: Any) -> None:
     if m is None:
         return
     live = f.w.live
-    if (m != live).any():
+    if m.tobytes() != live.tobytes():
         _report(f, ins, m, live)
 
 
 def members(f: Frame, ins: Instruction, m: Any, mask: int) -> Any:
     """The live lanes named by ``mask``; reports lanes of it on another path, and executing lanes not in it."""
-    if m is None and mask == 0xFFFFFFFF and f.w.live.all():
+    if m is None and mask == 0xFFFFFFFF and 0 not in f.w.live.tobytes():
         return ALL_LANES
     named = (mask >> LANES & 1).astype(bool) & f.w.live
     active = f.w.live if m is None else m
-    if (named != active).any():
+    if named.tobytes() != active.tobytes():
         _report(f, ins, active, named)
         named = named & active
     return named

@@ -24,8 +24,8 @@ def warp_sync(d: Decoder) -> None:
         w = f.w
         lane = f.lanes[0] if m is None else int(np.flatnonzero(m)[0])
         named = aligned.members(f, ins, m, int(w.v[3][mask][lane]))
-        w.cta.cluster.clocks.synchronise(w.rows_of(None if named.all() else named), [w.row])
-        if w.cta.machine.warps_per_cta == 1 and named.sum() == w.live.sum():
+        w.cta.cluster.clocks.synchronise(w.rows_of(None if 0 not in named.tobytes() else named), [w.row])
+        if w.cta.machine.warps_per_cta == 1 and named.tobytes() == w.live.tobytes():
             w.floor = w.cta.cluster.events.floor
 
     d.visible(aligned.by_mask(run, mask))
@@ -90,7 +90,9 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
         _wrong(f, ins, name, "a CTA has barriers 0 to 15")
     if threads % 32:
         _wrong(f, ins, name, f"the thread count {threads} is no multiple of 32")
-    b = cta.barriers.setdefault(name, NamedBarrier())
+    b = cta.barriers.get(name)
+    if b is None:
+        b = cta.barriers[name] = NamedBarrier()
     if b.arrived == 0:
         b.expected, b.first = threads, (w, ins)
     elif b.expected != threads:
@@ -103,7 +105,7 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
             f"{b.expected or 'all'}",
         )
     rows = w.rows_of(None if m is None else m)
-    b.arrived += 32 if m is None or (m == w.live).all() else int(m.sum())
+    b.arrived += 32 if m is None or m.tobytes() == w.live.tobytes() else int(m.sum())
     b.warps.append(w.row)
     if waits:
         b.rows.append(rows)

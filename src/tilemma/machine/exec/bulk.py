@@ -20,6 +20,7 @@ from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers, tensormaps
 from tilemma.machine.isa import numerics, tensormap
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
+from tilemma.machine.native.blocks import address_of
 from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Address, Instruction
 
@@ -198,8 +199,8 @@ def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
             origins = cta.shared.origins()
             to, words, origin = (np.ascontiguousarray(x) for x in (addresses, words, origin))
             native.move_elements(
-                int(cta.shared.block[0][2]), origins.ctypes.data, to.ctypes.data, len(to), element,
-                words.ctypes.data, origin.ctypes.data,
+                int(cta.shared.block[0][2]), address_of(origins), address_of(to), len(to), element,
+                address_of(words), address_of(origin),
             )  # fmt: skip
             return
         index = addresses >> SHIFT[element]

@@ -16,7 +16,7 @@ from tilemma.machine.exec import aligned
 from tilemma.machine.isa import forms, fragments, numerics, sparse, sums
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
-from tilemma.machine.native.blocks import AccessBlock, PlainAccess
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, address_of
 from tilemma.machine.native.products import TileProduct, tile_product
 from tilemma.machine.patterns import SharedPatterns
 from tilemma.machine.state import LANES, Frame
@@ -64,7 +64,7 @@ def ldmatrix(d: Decoder) -> None:
     ids = [d.register_id(x) for x in d.items(d.operands[0])]
     block = AccessBlock.of(patterns.address, 16, [(RAW["32"], int(row)) for row in rows], 4, False)
     halves = np.ascontiguousarray(halves, np.int64)
-    place, these = halves.ctypes.data, bytes(int(lane < 8 * num) for lane in range(32))
+    place, these = address_of(halves), bytes(int(lane < 8 * num) for lane in range(32))
     d.plain = PlainAccess(
         "MATRIX_LOAD", block, registers=tuple(ids), lanes=np.frombuffer(these, np.uint8), halves=halves
     )

@@ -245,15 +245,9 @@ def _lanes(f: Frame, m: Any) -> Any:
 def _groups(f: Frame, m: Any, address: AddressRow) -> list[tuple[int, Any]]:
     """Lanes by the barrier address that they name."""
     lanes = _lanes(f, m)
-    addr = (
-        address.values(f.w, None if m is None else lanes)
-        if len(lanes) < 32 or m is not None
-        else address.values(f.w, None)
-    )
-    if len(addr) != len(lanes):
-        addr = addr[lanes]
+    addr = address.values(f.w, None if len(lanes) == 32 else lanes)
     first = int(addr[0])
-    if (addr == first).all():
+    if addr.tobytes() == addr[:1].tobytes() * len(addr):
         return [(first, lanes)]
     return [(int(a), lanes[addr == a]) for a in np.unique(addr)]
 
@@ -433,26 +427,27 @@ def wait(d: Decoder) -> None:
             if w in barrier.forgiven:
                 barrier.forgiven.discard(w)
                 done = np.ones_like(done)
-            if by_parity and done.all():
+            through = 0 not in done.tobytes()
+            if by_parity and through:
                 # The next number of phases of the other parity: a warp that lags sees one late.
                 barrier.seen[w] = barrier.awaited(w, int(want[0] & 1))
             elif by_parity:
                 f.awaited = (barrier, int(want[0] & 1))
-            if blocks and not given_up and not done.all() and machine.random.random() >= machine.impatience:
+            if blocks and not given_up and not through and machine.random.random() >= machine.impatience:
                 barrier.waiters.append(f)
                 parity = int(want[0] & 1) if by_parity else None
                 machine.suspend(f, lambda b=barrier, q=parity: b.describe(q), barrier.address)
                 machine.timeouts[f] = None
                 return AGAIN
-            results.append((barrier, lanes, done))
+            results.append((barrier, lanes, done, through))
         waits = False
-        for barrier, lanes, done in results:
+        for barrier, lanes, done, through in results:
             w.v[9][p][lanes] = done
-            passed = lanes[done]
+            passed = lanes if through else lanes[done]
             if len(passed) and barrier.done is not None and not relaxed:
                 rows = slice(w.first, w.first + 32) if len(passed) == 32 else w.first + passed
                 w.cta.cluster.clocks.acquire(rows, barrier.done)
-            waits |= not done.all()
+            waits |= not through
         return POLL if waits else None
 
     d.visible(run)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_REGISTERS = 8
 _READER = 5
 _NO_SHADOW = -2
+_Byte = ctypes.c_char
 # No lane of a cp.async reads.
 _NOTHING_READ = 1 << 62
 # As in `clocks`, which imports this file.
@@ -29,10 +30,18 @@ UNORDERED = 1 << 30
 _NEVER = 2**31 - 1
 
 
+def address_of(array: Any) -> int:
+    """The address of an array's first element.  `array.ctypes` takes several times as long."""
+    try:
+        return ctypes.addressof(_Byte.from_buffer(array))
+    except (TypeError, ValueError):  # read-only, not contiguous, or empty
+        return int(array.ctypes.data)
+
+
 def block(values: Sequence[int]) -> tuple[Any, int]:
     """An array of ``values``, and its address."""
     array = np.array(values, np.int64)
-    return array, array.ctypes.data
+    return array, address_of(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +242,7 @@ def matrix_load(
     events, clocks = cluster.events, cluster.clocks
     event = events.count << 5
     origins = None if shared.origin is None else np.empty((len(ids), 32, 2), np.int64)
-    place = 0 if origins is None else origins.ctypes.data
+    place = 0 if origins is None else address_of(origins)
     extra = machine.native.matrix_load(w.native, access.address, w.floor, event, mask, halves, place)
     if extra < 0:
         return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilemma.machine.native.blocks import COPY as COPY_SIZE
-from tilemma.machine.native.blocks import PlainAccess
+from tilemma.machine.native.blocks import PlainAccess, address_of
 
 if TYPE_CHECKING:
     from tilemma.machine.program import Program, Step
@@ -44,7 +44,7 @@ class Table:
     def __init__(self, program: Program) -> None:
         steps = program.steps
         self.array = np.zeros((len(steps) + 1, 7), np.int64)
-        self.address = self.array.ctypes.data
+        self.address = address_of(self.array)
         # Kind of event and of note, and the registers of an ldmatrix, by step.
         self.events: dict[int, tuple[str, str, tuple[int, ...]]] = {}
         self.matrices = self.copies = False
@@ -69,8 +69,8 @@ class Table:
             self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
             return
         kind, event, about = _KINDS[plain.kind]
-        lanes = 0 if plain.lanes is None else plain.lanes.ctypes.data
-        halves = 0 if plain.halves is None else plain.halves.ctypes.data
+        lanes = 0 if plain.lanes is None else address_of(plain.lanes)
+        halves = 0 if plain.halves is None else address_of(plain.halves)
         self.array[at] = kind, 0, guard, 0, plain.block.address, lanes, halves
         self.events[at] = event, about, plain.registers
         self.matrices |= kind == MATRIX_LOAD
@@ -99,13 +99,13 @@ class Runner:
         self.surplus = np.zeros((len(self.steps), 3), np.int64)
         self._kept = kept, covered
         self._make_room()
-        self.fixed = table.address, ctypes.addressof(covered), self.counted.ctypes.data
+        self.fixed = table.address, ctypes.addressof(covered), address_of(self.counted)
         self.call = machine.native.run_frame
 
     def _make_room(self) -> None:
         """Room for the copies that a call issues; their agents keep it."""
         self.copies = np.empty((_COPIES, COPY_SIZE), np.int64)
-        self.room = self.copies.ctypes.data, self.surplus.ctypes.data
+        self.room = address_of(self.copies), address_of(self.surplus)
 
     def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int, int]:
         """Run ``f`` from ``pc`` on.
@@ -126,7 +126,7 @@ class Runner:
             collective = cluster.clocks.columns["collective", row]
             if shared.origin is not None:
                 origins = np.empty((_ORIGINS, 32, 2), np.int64)
-                place = origins.ctypes.data
+                place = address_of(origins)
         column = -1 if w.copies is None else w.copies.column
         limit = min(machine.max_steps - machine.steps, _LIMIT)
         _GIVEN.pack_into(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.assemble.cache import DiskCache
+from tilemma.machine.native.blocks import address_of
 
 _SOURCES = ("lanes.c", "shadow.c", "frame.c", "sums.c", "clocks.c", "products.c")
 _HEADER = """#include <math.h>
@@ -164,6 +165,6 @@ def register_table(files: list[Any], warps: int) -> tuple[list[int], Any]:
     table = np.empty((warps, len(files)), np.uint64)
     for i, file in enumerate(files):
         step = file.strides[0] if i < len(files) - 1 else 0
-        table[:, i] = file.ctypes.data + step * np.arange(warps)
-    start, step = table.ctypes.data, table.strides[0]
+        table[:, i] = address_of(file) + step * np.arange(warps)
+    start, step = address_of(table), table.strides[0]
     return [start + step * i for i in range(warps)], table
