@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tilemma.machine.lexer import Token, syntax_error
+from tilemma.machine.lexer import Token, statement_tokens, syntax_error
 from tilemma.machine.parser import Parser
 from tilemma.machine.syntax import (
     Address,
@@ -44,6 +44,12 @@ _SPECIAL |= {f"%envreg{i}" for i in range(32)} | {f"%reserved_smem_offset_{i}" f
 _SPECIAL |= {f"%pm{i}{width}" for i in range(8) for width in ("", "_64")}
 # Parts of a register in video instructions.
 _SELECTOR = re.compile(r"b[0-7]{1,4}|h[0-3]{1,2}")
+# Operands between commas, and the plain ones.
+_OPERAND = re.compile(r"(?:[^,{}\[\]]|\{[^{}]*\}|\[[^\[\]]*\])+")
+_NAME = re.compile(r"[A-Za-z_$%][\w$]*", re.ASCII)
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_SINGLE = re.compile(r"0[fF][0-9a-fA-F]{8}")
+_ADDRESS = re.compile(r"\[([A-Za-z_$%][\w$]*)(?:\+(-?(?:0|[1-9][0-9]*)))?\]", re.ASCII)
 _COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 # Blocks in one another, and lists of operands: compilers write a few.
@@ -71,6 +77,8 @@ class BodyParser:
         self.instructions: list[Instruction] = []
         self.label_index: dict[str, int] = {}
         self.registers: list[Register] = []
+        # Operands by their text, until the next declaration.
+        self.operands: dict[str, Operand] = {}
         # Lists of operands that are being read.
         self.depth = 0
         # Whether the instruction that is read is a call, where parentheses hold parameters.
@@ -113,10 +121,12 @@ class BodyParser:
         p.expect("{")
         self.serial += 1
         self.scopes.append(_Scope(self.serial))
+        self.operands.clear()
         self.collect_labels()
         while not p.accept("}"):
             self.statement()
         self.scopes.pop()
+        self.operands.clear()
 
     def collect_labels(self) -> None:
         """Collect the labels of this block (not of inner ones), which may be used before their definition."""
@@ -135,7 +145,10 @@ class BodyParser:
 
     def statement(self) -> None:
         p = self.p
-        token = p.token
+        token = p.tokens[p.position]
+        if token.kind == "statement":
+            self.plain_instruction(token)
+            return
         if token.kind == "end":
             raise p.error("the body of the entry never ends: a `}` is missing")
         if token.text == "{":
@@ -157,6 +170,7 @@ class BodyParser:
 
     def variable(self) -> None:
         """A variable of this scope; a name that another scope of the body has used gets a serial number."""
+        self.operands.clear()
         variable = self.p.variable(False)
         unique = variable.name
         if any(v.name == unique for v in self.variables):
@@ -194,6 +208,7 @@ class BodyParser:
     def register_declaration(self) -> None:
         p = self.p
         p.advance()
+        self.operands.clear()
         vector = {".v2": 2, ".v4": 4}.get(p.token.text, 0)
         if vector:
             p.advance()
@@ -248,6 +263,81 @@ class BodyParser:
         return name
 
     # -- instructions
+    def plain_instruction(self, statement: Token) -> None:
+        """An instruction that is one token: its operands mostly are registers, integers and addresses."""
+        p = self.p
+        negated, predicate, name, text = statement.parts
+        assert name is not None
+        # Registers are numbered in the order of their first use.
+        register = None if predicate is None else self.find_register(predicate)
+        guard = None if register is None else Guard(register, negated == "!")
+        operands: list[Operand] | None = []
+        if name.startswith("call") or (predicate and (register is None or register.type != "pred")):
+            operands = None
+        elif text:
+            operands = self.plain_operands(text)
+        if operands is None:
+            self.split_instruction(statement)
+            return
+        p.position += 1
+        self.instructions.append(
+            Instruction(
+                name, tuple(operands), guard, statement.line, statement.column, " ".join(statement.text.split()),
+                p.location, statement.start, statement.end,
+            )
+        )  # fmt: skip
+
+    def split_instruction(self, statement: Token) -> None:
+        """An instruction that is one token, by the tokens that it consists of."""
+        p = self.p
+        tokens, position = p.tokens, p.position
+        p.tokens, p.position = [*statement_tokens(p.text, p.name, statement), tokens[-1]], 0
+        try:
+            self.instruction()
+        finally:
+            p.tokens, p.position = tokens, position
+        p.position += 1
+
+    def plain_operands(self, text: str) -> list[Operand] | None:
+        """Operands of the forms that need no grammar; None where one has another."""
+        pieces = _OPERAND.findall(text)
+        if len(pieces) > 1 and ",".join(pieces) != text:
+            return None
+        found: list[Operand] = []
+        known = self.operands
+        for piece in pieces:
+            operand = known.get(piece)
+            if operand is None:
+                operand = self.plain_operand(piece.strip())
+                if operand is None:
+                    return None
+                known[piece] = operand
+            found.append(operand)
+        return found
+
+    def plain_operand(self, text: str) -> Operand | None:
+        """A register, a label, a decimal integer, bits of an f32, an address or a vector of registers."""
+        if _NAME.fullmatch(text):
+            if text == "_":
+                return Sink()
+            register = self.find_register(text)
+            if register is not None or text[0] == "%" or any(text in s.vectors for s in self.scopes):
+                return register
+            label = None if text == "WARP_SZ" else self.find_label(text)
+            return None if label is None else Symbol(label)
+        if _DECIMAL.fullmatch(text):
+            return Immediate(int(text))
+        if _SINGLE.fullmatch(text):
+            return Immediate(int(text[2:], 16), "f32")
+        if (match := _ADDRESS.fullmatch(text)) is not None:
+            register = self.find_register(match[1])
+            return None if register is None else Address(register, int(match[2] or 0))
+        if text[:1] == "{" and text.find("}") == len(text) - 1:
+            items = [self.find_register(x.strip()) for x in text[1:-1].split(",")]
+            if all(x is not None for x in items):
+                return Vector(tuple(x for x in items if x is not None))
+        return None
+
     def instruction(self) -> None:
         p = self.p
         first = p.token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilemma.errors import Span
-from tilemma.machine.lexer import PtxSyntax, Token, syntax_error, tokenize
+from tilemma.machine.lexer import PtxSyntax, Token, statement_tokens, syntax_error, tokenize
 
 
 class Cursor:
@@ -16,10 +16,16 @@ class Cursor:
 
     @property
     def token(self) -> Token:
+        token = self.tokens[self.position]
+        return self._split(token) if token.kind == "statement" else token
+
+    def _split(self, statement: Token) -> Token:
+        """An instruction where none is expected: its first token, after it was replaced by its tokens."""
+        self.tokens[self.position : self.position + 1] = statement_tokens(self.text, self.name, statement)
         return self.tokens[self.position]
 
     def advance(self) -> Token:
-        token = self.tokens[self.position]
+        token = self.token
         # The cursor stays at the last token, the end of the text.
         if token.kind != "end":
             self.position += 1

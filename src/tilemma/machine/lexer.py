@@ -24,6 +24,8 @@ class Token(NamedTuple):
     column: int
     start: int
     end: int
+    # Of a whole instruction, kind ``statement``: `!` or nothing, the predicate, the opcode, the operands.
+    parts: tuple[str | None, ...] = ()
 
 
 _BLANKS = re.compile(r"[ \t\r\f]*")
@@ -43,6 +45,25 @@ _TOKEN = re.compile(
 )
 
 
+# An instruction on one line without comments, dots in operands and parentheses, which is most of them.
+_STATEMENT = re.compile(
+    r"""[ \t]*(?=[@a-z])
+    (?:@(!?)([A-Za-z_$%][\w$]*)[ \t]+)?
+    ([a-z]\w*(?:(?:\.|::)\w+)*)
+    (?:[ \t]+(?![ \t])(
+        [\w$%+|!\-, \t]*
+        (?:
+            (?:
+                \{[\w$%+|!\-, \t]*\}
+              | \[[\w$%+|!\-, \t]*(?:\{[\w$%+|!\-, \t]*\}[\w$%+|!\-, \t]*)*\]
+            )
+            [\w$%+|!\-, \t]*
+        )*
+    ))?;""",
+    re.VERBOSE | re.ASCII,
+)
+# The tokens after which a statement begins.
+_ENDS = frozenset(";{}:")
 # Characters of a number: 64 binary digits with their prefix, and any decimal that a double is written with.
 MAX_DIGITS = 400
 
@@ -53,15 +74,34 @@ def syntax_error(name: str, line: int, column: int, what: str, width: int = 1) -
 
 
 def tokenize(text: str, name: str) -> list[Token]:
-    """Tokens of ``text``, the last of kind ``end``; PtxSyntax at a character that starts none."""
+    """Tokens of ``text``, the last of kind ``end``; PtxSyntax at a character that starts none.
+
+    A plain instruction is one token of kind ``statement``: `statement_tokens` gives those that it consists of.
+    """
     tokens: list[Token] = []
     line, line_start, position, size = 1, 0, 0, len(text)
-    match_token, add = _TOKEN.match, tokens.append
-    while match := match_token(text, position):
+    match_token, match_statement, add = _TOKEN.match, _STATEMENT.match, tokens.append
+    begins = located = False
+    refused = 0
+    while True:
+        # One attempt in vain a line: it may have read all of the line.
+        if begins and line != refused:
+            found = match_statement(text, position)
+            if found is not None and not _too_long(found[0]):
+                position, start = found.end(), found.start(1 if found[2] else 3) - bool(found[2])
+                column = start - line_start + 1
+                add(Token("statement", text[start:position], line, column, start, position, found.groups()))
+                continue
+            refused = line
+        match = match_token(text, position)
+        if match is None:
+            break
         kind, end = match.lastgroup or "", match.end()
         start = match.start(kind)
         if kind == "newline":
             line, line_start = line + 1, end
+            # `.loc` ends with its line.
+            begins, located = begins or located, False
         elif kind == "comment":
             newlines = text.count("\n", start, end)
             if newlines:
@@ -73,7 +113,10 @@ def tokenize(text: str, name: str) -> list[Token]:
                 raise syntax_error(name, line, column, f"a number of more than {MAX_DIGITS} characters")
             if kind == "punct" and text.startswith("/*", start):
                 raise syntax_error(name, line, column, "a comment that never ends", 2)
-            add(Token(kind, text[start:end], line, column, start, end))
+            word = text[start:end]
+            add(Token(kind, word, line, column, start, end))
+            begins = kind == "punct" and word in _ENDS
+            located = located or word == ".loc"
         position = end
     blanks = _BLANKS.match(text, position)
     assert blanks is not None
@@ -83,3 +126,18 @@ def tokenize(text: str, name: str) -> list[Token]:
         raise syntax_error(name, line, column, f"the character {text[position]!r} starts no PTX token")
     add(Token("end", "", line, 1, size, size))
     return tokens
+
+
+def _too_long(text: str) -> bool:
+    """Whether a number in ``text`` may have more than `MAX_DIGITS` characters."""
+    return len(text) > MAX_DIGITS and max(map(len, re.split(r"\W", text))) > MAX_DIGITS
+
+
+def statement_tokens(text: str, name: str, statement: Token) -> list[Token]:
+    """The tokens that a ``statement`` of ``text`` consists of, without an end."""
+    found = tokenize(statement.text, name)[:-1]
+    line, column, start = statement.line, statement.column - 1, statement.start
+    return [
+        Token(kind, word, line, at + column, first + start, end + start)
+        for kind, word, _, at, first, end, _ in found
+    ]

@@ -16,6 +16,7 @@ from tilemma.machine.syntax import (
     Entry,
     Function,
     Immediate,
+    Instruction,
     Location,
     Module,
     Parameter,
@@ -339,10 +340,10 @@ class Parser(Cursor):
         """Move past the body that starts at token ``start``; raises ``error`` where the body has no end."""
         self.position, depth = start, 0
         while True:
-            token = self.token
+            token = self.tokens[self.position]
             if token.kind == "end" or (depth > 0 and token.text in (".entry", ".func")):
                 raise error
-            self.advance()
+            self.position += 1
             depth += (token.text == "{") - (token.text == "}")
             if depth == 0 and token.text in ("}", ";") and token.kind == "punct":
                 return
@@ -400,7 +401,18 @@ def parse(text: str, name: str = "<ptx>", *, only: str | None = None) -> Module:
     """The module that ``text`` spells; PtxSyntax, with the line, where it is not PTX.
 
     An entry or function with an unsupported construct stays in the module with its error (``refused``).  With
-    ``only``, the bodies of other entries are passed over where the module has no functions: an indirect call may
-    reach each function whose address some entry takes.
+    ``only``, the bodies of other entries are passed over unless a call is indirect: it may reach each function
+    whose address some entry takes.
     """
-    return Parser(text, name, None if ".func" in text else only).module()
+    module = Parser(text, name, only).module()
+    if only is None or not module.functions:
+        return module
+    bodies = [*(e.body for e in module.entries.values()), *(f.body for f in module.functions.values())]
+    if any(_calls_indirectly(ins) for body in bodies if body is not None for ins in body.instructions):
+        return Parser(text, name).module()
+    return module
+
+
+def _calls_indirectly(instruction: Instruction) -> bool:
+    """Whether it calls the function whose address a register holds."""
+    return instruction.parts[0] == "call" and any(isinstance(x, Register) for x in instruction.operands)
