@@ -53,3 +53,14 @@ class Coverage:
             "missed": list(self.missed),
             "sources": [*map(list, self.sources)],
         }
+
+
+def executed_lines(program: Program, covered: bytearray) -> frozenset[int]:
+    """PTX lines that some lane has executed: ``covered`` has a 1 for each step, a segment counts by its first."""
+    lines, at = set(), covered.find(1)
+    while 0 <= at < len(program.steps):
+        segment = program.segments[at]
+        for i in range(at, segment.next if segment is not None else at + 1):
+            lines.add(program.steps[i].instruction.line)
+        at = covered.find(1, at + 1)
+    return frozenset(lines)

@@ -58,6 +58,15 @@ def cluster_order(total: int, shuffle: bool, chosen: random.Random) -> Iterator[
     return ((first + step * i) % total for i in range(total))
 
 
+def below(count: int, chosen: random.Random) -> int:
+    """`chosen.randrange(count)`, without the checks of its arguments."""
+    bits = count.bit_length()
+    found = chosen.getrandbits(bits)
+    while found >= count:
+        found = chosen.getrandbits(bits)
+    return found
+
+
 def sampled(total: int, wanted: int, chosen: random.Random) -> list[int]:
     """``wanted`` of the numbers below ``total``, in order: the first, the last, and random ones."""
     if wanted >= total:

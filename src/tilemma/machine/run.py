@@ -18,7 +18,7 @@ from tilemma.errors import (
 from tilemma.launch import Launch
 from tilemma.machine import binding, call, placement
 from tilemma.machine.arguments import refuse
-from tilemma.machine.coverage import Coverage
+from tilemma.machine.coverage import Coverage, executed_lines
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.native import library
 from tilemma.machine.parser import parse
@@ -246,7 +246,7 @@ class Job:
             report.notes = machine.performance.found()
             report.instructions = machine.steps
             report.printed = self.printed = "".join(machine.printed)
-            report.lines = machine.executed_lines()
+            report.lines = executed_lines(machine.program, machine.covered)
             library.executed(machine.steps)
             if write_back:
                 self.write_back(self.placed)

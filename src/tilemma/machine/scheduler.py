@@ -325,12 +325,7 @@ class Machine:
             if choose.random() < 0.02:
                 ready[at].w.priority -= 1
         else:
-            # `randrange(len(ready))`, without the checks of its arguments.
-            count = len(ready)
-            bits = count.bit_length()
-            at = choose.getrandbits(bits)
-            while at >= count:
-                at = choose.getrandbits(bits)
+            at = limits.below(len(ready), choose)
         frame = ready[at]
         ready[at] = ready[-1]
         ready.pop()
@@ -392,17 +387,6 @@ class Machine:
         if not self.collect:
             raise hazard
         raise Stop
-
-    def executed_lines(self) -> frozenset[int]:
-        """PTX lines that some lane has executed."""
-        steps, segments, covered = self.program.steps, self.program.segments, self.covered
-        lines, i = set(), covered.find(1)
-        while 0 <= i < len(steps):
-            segment = segments[i]
-            for j in range(i, segment.next if segment is not None else i + 1):
-                lines.add(steps[j].instruction.line)
-            i = covered.find(1, i + 1)
-        return frozenset(lines)
 
     # -- execution of one frame
     def execute(self, f: Frame, budget: int) -> None:
