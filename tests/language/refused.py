@@ -17,6 +17,7 @@ sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in s
 
 import edited
 import refused_guards
+import refused_passes
 from refused_text import PARAMETERS, block, group, python, thread
 
 from tilemma.errors import TilemmaError
@@ -247,7 +248,7 @@ def told(language: str, body: str) -> str:
 
 @cache
 def bodies(language: str) -> tuple[str, ...]:
-    rows = (CROQTILE, PYTHON), (refused_guards.CROQTILE, refused_guards.PYTHON)
+    rows = (CROQTILE, PYTHON), (refused_guards.CROQTILE, refused_guards.PYTHON), (refused_passes.CROQTILE, ())
     return tuple(body for table in rows for body in table[language == "py"])
 
 

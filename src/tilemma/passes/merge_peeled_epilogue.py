@@ -136,8 +136,9 @@ def _ends_with(loop: For, copy: Copy) -> bool:
         first, second, third = (value_of(substitute(offset, {loop.index.name: const(n)})) for n in range(3))
         if first is None or second is None or third is None or first < 0:
             continue
+        # With a step of 0 or less the stop would be one of a loop without iterations.
         step = second - first
-        if step > 0 and third - second == step and loop.stop == binary("cdiv", extent, const(step)):
+        if third - second == step and loop.stop == binary("cdiv", extent, const(step)):
             return True
     return False
 

@@ -314,4 +314,4 @@ def _split(n: int, row_bytes: int, refuse: Refuse) -> int:
             f"its {n} rows of {row_bytes} bytes are no equal boxes of at most {LARGEST_BOX} rows",
             f"boxes of a multiple of {SHARED_ALIGNMENT} bytes (PTX ISA, cp.async.bulk.tensor)",
         )
-    return next((b for b in found if b % 8 == 0), found[0])
+    return max(found, key=lambda b: (b % 8 == 0, b))

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 from tilemma.dtypes import DType
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Element, Expr, Index, children, const, trips, value_of
+from tilemma.ir.expr import Element, Expr, Index, children, const, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.ranges import Known, enters
 from tilemma.ir.tile import Body, Op, Parallel
@@ -160,9 +160,7 @@ def _operation_count(body: Body) -> int:
     for op in body:
         inside = sum(_operation_count(inner) for _, inner in walk.bodies(op))
         if isinstance(op, tile.For):
-            bounds = (value_of(op.start), value_of(op.stop), value_of(op.step))
-            if None not in bounds:
-                inside *= max(1, trips(bounds[0] or 0, bounds[1] or 0, bounds[2] or 1))
+            inside *= walk.trip_count(op) or 1
         total += 1 + inside
     return total
 
