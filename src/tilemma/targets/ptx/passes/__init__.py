@@ -12,6 +12,7 @@ from tilemma.passes.expand_copies import ExpandCopies
 from tilemma.passes.merge_peeled_epilogue import MergePeeledEpilogue
 from tilemma.passes.simplify import Simplify
 from tilemma.targets.ptx.passes.allocate_shared import AllocateShared
+from tilemma.targets.ptx.passes.alternate_operand_registers import AlternateOperandRegisters
 from tilemma.targets.ptx.passes.assign_layouts import AssignLayouts
 from tilemma.targets.ptx.passes.assign_roles import AssignRoles
 from tilemma.targets.ptx.passes.assign_tma_barriers import AssignTmaBarriers
@@ -71,6 +72,7 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
         UnifyRingParity(),
         FoldZeroFill(),
         DelayConsumerRelease(),
+        AlternateOperandRegisters(arch),
         DoubleBufferFragments(arch),
         InsertSync(arch),
         AssignRoles(arch),
