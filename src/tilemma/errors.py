@@ -260,14 +260,13 @@ _COUNTED = """
 """
 _PLURALS = {"batches": "batch", "launches": "launch", "copies": "copy", **{f"{n}s": n for n in _COUNTED.split()}}
 _ONE = re.compile(
-    r"(?<![\w.,+*/=-])(?<!line )(?<!warp )(?<!step )(?<!operand )(?<!dimension )(?<!CTA )(?<!to )1 "
-    rf"({'|'.join(_PLURALS)})\b"
+    r"(?<![\w.,+*/=-])(?<!line )(?<!warp )(?<!step )(?<!operand )(?<!dimension )(?<!CTA )(?<!to )1 ([a-z]+)\b"
 )
 
 
 def singular(text: str) -> str:
     """``text`` with a noun in the singular after the number 1: ``1 arguments`` becomes ``1 argument``."""
-    return _ONE.sub(lambda m: f"1 {_PLURALS[m[1]]}", text) if "1 " in text else text
+    return _ONE.sub(lambda m: f"1 {_PLURALS.get(m[1], m[1])}", text) if "1 " in text else text
 
 
 class CompileError(TilemmaError):
