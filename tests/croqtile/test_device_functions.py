@@ -176,6 +176,48 @@ def test_refused_in_the_kernel_that_calls(statement: str, code: str, part: str) 
     assert (refusal.value.span.line == text.count("\n") + 1) != inside
 
 
+ADDRESSES = """
+template <typename T, typename C> __device__ T grow(T* a, C b) { return atomicAdd(a, b); }
+__device__ void put(float* p, float v) { *p = v; }
+__co__ void f(global f32 [4, 5] x, global s32 [4] n, global s32 [32] old) {
+  parallel t by 32 : thread {
+    shared f32 [2, 3] s;
+    s32 before = call grow(&n.at(t % 4), 1);
+    old.at(t) = before;
+    put(&s.subspan(1, 3).at(t % 2, 0).at(0, t % 3), 2.0f);
+    if (t < 6) grow(&(x.subspan(2, 5).at(1, 0).at(1, t % 5)), s.at(t % 2, t % 3));
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("target", "options"), [("cpu", {}), ("machine", {"arch": "sm_80"})])
+def test_one_element_is_passed_by_its_address(target: str, options: dict[str, str]) -> None:
+    kernel = Kernel(TextSource(File(ADDRESSES, "addresses.co", {}), "f"))
+    x, n, old = np.zeros((4, 5), np.float32), np.zeros(4, np.int32), np.zeros(32, np.int32)
+    kernel.on(target, **options)(x, n, old)
+    assert x.tolist() == [[0] * 5] * 3 + [[4, 2, 2, 2, 2]]
+    assert n.tolist() == [8] * 4
+    assert sorted(old.tolist()) == sorted([*range(8)] * 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("grow(&n, 1);", "not-built-yet"),
+        ("grow(&t, 1);", "not-built-yet"),
+        ("grow(n.at(0), 1);", "not-a-tile"),
+        ("put(&n.at(0), 1.0f);", "not-built-yet"),
+        ("grow(&n.at(0, 1), 1);", "wrong-rank"),
+    ],
+)
+def test_wrong_addresses(call: str, code: str) -> None:
+    text = ADDRESSES.replace("s32 before = call grow(&n.at(t % 4), 1);", f"s32 before = 0; {call}")
+    with pytest.raises(CompileError) as refusal:
+        Kernel(TextSource(File(text, "addresses.co", {}), "f")).compile("sm_80")
+    assert refusal.value.code == code, refusal.value.render()
+
+
 REFUSED = {
     "float f(int x) { return 1 }": "`}`",
     "float* f(int x) { return x; }": "a result that is a pointer",

@@ -237,7 +237,7 @@ INSIDE = [
     ('assert(1 > 2, "never");', "assertion-fails", 1, "never"),
     ("__atomic_add(c, 1);", "wrong-value", 14, "an element"),
     ("__atomic_add(c.at(0, 0));", "wrong-arity", 1, "__atomic_add(x.at(i), value)"),
-    ("__bar_sync(1, 128);", "not-built-yet", 1, "`__bar_sync`"),
+    ("__bar_sync(1, 130);", "wrong-value", 15, "`__bar_sync`"),
 ]
 
 

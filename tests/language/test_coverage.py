@@ -56,6 +56,7 @@ PYTHON_ONLY = {"names_keep_their_values", "helpers", "arithmetic_of_rows"}
 # Texts that are executed elsewhere: what is printed, asserted, returned, and pipelines.
 ELSEWHERE = [
     TESTS / "language/test_diagnostics.py",
+    TESTS / "language/test_named_barriers.py",
     TESTS / "language/test_whole_program_forms.py",
     *sorted((TESTS / "pipelines").glob("test_*.py")),
     *sorted((TESTS.parent / "examples/co").glob("*.co")),

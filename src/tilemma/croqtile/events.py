@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.control import level_of
-from tilemma.croqtile.operands import event_of, event_ref, future_of, integer, table_operand
-from tilemma.croqtile.reader import Reader, reads
+from tilemma.croqtile.operands import arguments, constant, event_of, event_ref, future_of, integer, table_operand
+from tilemma.croqtile.reader import Reader, defines, reads
 from tilemma.croqtile.refusals import has_suffix
 from tilemma.croqtile.values import Events, Operation, Value, kind
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_index
-from tilemma.ir.constructs import KINDS
+from tilemma.ir.constructs import KINDS, LIMITS
 from tilemma.ir.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import FutureValue
-from tilemma.ir.types import BLOCK
+from tilemma.ir.types import BLOCK, EventRef
 
 
 def event_member(r: Reader, base: Events, node: ast.Member) -> Value:
@@ -92,6 +92,32 @@ def sync(r: Reader, node: ast.Sync) -> None:
             wanted="`sync.shared`, `sync.barrier : level` or `sync.fence : level`",
             fix_text="write one of these",
         )
+
+
+# PTX ISA, barrier: a block has 16 named barriers, and the threads of each are whole warps.
+_BARRIERS, _WARP = 16, 32
+
+
+@defines("__bar_sync", "__bar_arrive", effect=True)
+def named_barrier(r: Reader, node: ast.Call, name: str, used: bool = True) -> None:
+    """``__bar_sync(number, threads)`` arrives at a barrier of the block and waits, ``__bar_arrive`` arrives."""
+    if used:
+        raise KINDS["scalar"].refused("an operation", f"`{name}`, which has no result", node.span)
+    first, second = arguments(node, name, 2, f"{name}(number, threads)")
+    number, threads = constant(r, first, f"`{name}`"), constant(r, second, f"`{name}`")
+    most = LIMITS["threads"].most
+    whole = f"a multiple of {_WARP} threads up to {most}"
+    for ok, place, got, wanted in (
+        (0 <= number < _BARRIERS, first, number, f"the number of a barrier, 0 to {_BARRIERS - 1}"),
+        (0 < threads <= most and not threads % _WARP, second, threads, whole),
+    ):
+        if not ok:
+            raise WrongValue(place.span, what=f"`{name}`", got=str(got), wanted=wanted, fix_text=f"write {wanted}")
+    r.effect(node.span, f"`{name}`")
+    event = EventRef(r.b.named_barrier(number, threads, node.span))
+    r.b.emit(t.TriggerEvent(event))
+    if name == "__bar_sync":
+        r.b.emit(t.WaitEvent(event))
 
 
 @reads(ast.Wait, inside="`wait`")

@@ -54,7 +54,7 @@ def call(r: Reader, node: ast.Call) -> Value:
         return value
     if name in FUNCTIONS:
         return FUNCTIONS[name](r, node, name)
-    if name.startswith("__lib_") or name in ("__bar_arrive", "__bar_sync") or "::" in name:
+    if name.startswith("__lib_") or "::" in name:
         raise NotBuiltYet(node.span, what=f"`{name}`", fix_text="use events, `sync` or the language's own forms")
     raise r.scopes.unknown(name, node.function.span, tuple(FUNCTIONS), called=True)
 

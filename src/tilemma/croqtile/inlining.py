@@ -11,11 +11,13 @@ from tilemma.croqtile.operands import as_tile, known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.scope import Scopes
 from tilemma.croqtile.storage import fixed, returned, stored
-from tilemma.croqtile.values import Value
+from tilemma.croqtile.values import Value, kind
 from tilemma.dtypes import DType, boolean
 from tilemma.errors import Note, Span
-from tilemma.ir.expr import Const, Expr, Unary, Var, const, mul, value_of
+from tilemma.ir.constructs import KINDS
+from tilemma.ir.expr import Const, Element, Expr, Unary, Var, const, mul, value_of
 from tilemma.ir.refusals import NotBuiltYet, WrongArity
+from tilemma.ir.tiles import Tile
 from tilemma.records import record
 
 MAX_DEPTH = 16
@@ -88,7 +90,7 @@ def _argument(
         value = plain(r, node, f"`{f.name}`")
         wanted = _deduced(f, dtype, value.type, node.span, types)
         return as_cpp(r, fixed(r, value, name) if fix else value, wanted, node.span)
-    tile = r.b.settle(as_tile(r, r.value(node), node, f"`{f.name}`"))
+    tile = r.b.settle(_addressed(r, node, f"`{f.name}`"))
     if tile.view.dtype != _deduced(f, dtype, tile.view.dtype, node.span, types):
         raise NotBuiltYet(
             node.span,
@@ -99,6 +101,21 @@ def _argument(
     for extent in tile.view.shape:
         count = mul(count, extent)
     return r.b.span_as(tile, [count], node.span)
+
+
+def _addressed(r: Reader, node: ast.Expr, what: str) -> Tile:
+    """The array that a pointer refers to; of ``&x.at(i, j)`` that element alone."""
+    while isinstance(node, ast.Paren):
+        node = node.inner
+    place = node.operand if isinstance(node, ast.Unary) and node.op == "&" else None
+    while isinstance(place, ast.Paren):
+        place = place.inner
+    if not isinstance(place, ast.Member) or place.name != "at" or place.args is None:
+        return as_tile(r, r.value(node), node, what)
+    element = r.value(place)
+    if not isinstance(element, Element):
+        raise KINDS["element"].refused(what, kind(element), node.span, "write `&x.at(i)`")
+    return r.b.settle(as_tile(r, r.value(place.base), place.base, what)).one(element.view)
 
 
 def _deduced(f: DeviceFunction, name: str, have: DType, span: Span, types: dict[str, DType]) -> DType:

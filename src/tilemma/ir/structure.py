@@ -20,9 +20,9 @@ from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.program_points import ProgramPoint, WriteLog
 from tilemma.ir.ranges import count_check, loop_index
 from tilemma.ir.ranked_clusters import RankedCluster, nested, surplus, without_surplus_writes
-from tilemma.ir.refusals import BadParameter, NotBuiltYet
+from tilemma.ir.refusals import BadParameter, NotBuiltYet, WrongValue
 from tilemma.ir.tiles import Bounded, Scalarlike, Tile, extent_of, scalar
-from tilemma.ir.types import BLOCK, CLUSTER, Buffer, Level, Space
+from tilemma.ir.types import BLOCK, CLUSTER, Buffer, Event, Level, Space
 from tilemma.ir.usage import is_size
 from tilemma.records import record
 
@@ -63,6 +63,8 @@ class ValueNumber:
     _stack: list[list[t.Op]] = field(default_factory=lambda: [[]])
     _used: dict[str, int] = field(default_factory=dict)
     _levels: list[Level | None] = field(default_factory=list)
+    # For each open level the start of its body, and the events of its named barriers.
+    _starts: list[tuple[ProgramPoint, dict[int, Event]]] = field(default_factory=list)
     _history: WriteLog = field(default_factory=WriteLog)
     # Open operations that run their body any number of times: loops, and (once) the outermost parallel.
     _repeats: list[int] = field(default_factory=list)
@@ -221,6 +223,28 @@ class ValueNumber:
             )
         self.emit(t.Sync("barrier", GRID if whole else level))
 
+    def named_barrier(self, number: int, threads: int, span: Span | None = None) -> Event:
+        """The event whose generations are the uses of the block's barrier ``number``: ``threads`` threads arrive.
+
+        Raises WrongValue where the barrier has another number of threads elsewhere.
+        """
+        blocks = [i for i, level in enumerate(self._levels) if level == BLOCK]
+        outside = [i for i, level in enumerate(self._levels) if level is None or level.kind != "cluster"]
+        start, events = self._starts[(blocks[-1:] or outside[:1])[0]]
+        if number not in events:
+            events[number] = Event(self.fresh(f"barrier_{number}"), 0, threads)
+            self.insert(start, [t.DeclareEvent(events[number], span=span)])
+        have = events[number].threads
+        if have != threads:
+            raise WrongValue(
+                span,
+                what=f"barrier {number}",
+                got=f"{threads} threads, after {have}",
+                wanted="one number of threads for each barrier of a block",
+                fix_text="use a barrier of its own for each number of threads",
+            )
+        return events[number]
+
     @contextmanager
     def parallel(
         self,
@@ -244,9 +268,11 @@ class ValueNumber:
         self._cooperative = within or (cooperative and any(value_of(i.extent) != 1 for i in indices))
         try:
             with self.repeated() if outermost else nullcontext(), self._body() as ops:
+                self._starts.append((self.point(), {}))
                 yield places
         finally:
             self._levels.pop()
+            del self._starts[len(self._levels) :]
             self._loops, self._cooperative = loops, within
         options: dict[str, Any] = {
             "asynchronous": asynchronous,

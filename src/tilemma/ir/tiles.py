@@ -335,6 +335,11 @@ class Tile:
         v = self.settle().view
         return Tile(replace(v, axes=tuple(a for a in v.axes if value_of(a.extent) != 1)), None, self.span)
 
+    def one(self, element: View) -> Tile:
+        """``element``, one of this tile's, as an array of rank 1."""
+        axes = tuple(replace(a, extent=const(1)) for a in self.view.axes[-1:])
+        return Tile(replace(element, axes=axes), None, self.span)
+
     def element(self, indices: Sequence[Scalarlike], span: Span | None = None) -> View:
         """The element at ``indices``: a view without axes."""
         self._check_rank("at", len(indices), span)
