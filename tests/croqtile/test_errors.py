@@ -37,7 +37,7 @@ INSIDE = [
     ("foreach k(1:) {}", "unknown-name", 9, "`k`"),
     # heads of statements
     ("foreach k(64) {}", "syntax", 13, "`foreach k in 4 { ... }`"),
-    ("foreach k(cta::DIM) {}", "syntax", 19, "`foreach k in 4 { ... }`"),
+    ("foreach k(cta::DIM) {}", "unknown-name", 9, "`k` is not defined"),
     ("foreach (k in 4) {}", "syntax", 9, "`foreach k in 4 { ... }`"),
     ("foreach k = 4 {}", "syntax", 13, "`foreach k in 4 { ... }`"),
     ("foreach k in [0:4] {}", "syntax", 16, "`foreach k in 4 { ... }`"),
