@@ -20,7 +20,7 @@ _IGNORED = frozenset((
     *MARKS, "__forceinline__", "__inline__", "__noinline__", "__host__", "inline", "static", "constexpr",
     "const", "__restrict__", "volatile", "extern",
 ))  # fmt: skip
-_TYPES = {
+TYPES = {
     "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
     "nv_bfloat16": "bf16",
     "int": "s32", "unsigned": "u32", "bool": "bool", "void": "void", "auto": "auto", "uint32_t": "u32",
@@ -200,7 +200,7 @@ class _Parser:
                 self.expect(",")
 
     def is_type(self) -> bool:
-        known = self.token.text in _TYPES or self.token.text in self.templates
+        known = self.token.text in TYPES or self.token.text in self.templates
         return self.token.kind == "name" and (known or self.token.text in ("const", "long"))
 
     def type(self) -> tuple[str, bool]:
@@ -218,9 +218,9 @@ class _Parser:
             found = "u64" if found == "u32" else "s64"
         if not found:
             word = self.name()
-            if word.text not in _TYPES and word.text not in self.templates:
+            if word.text not in TYPES and word.text not in self.templates:
                 raise NotOfTheSubset(word.span, what=f"the type `{word.text}`")
-            found = _TYPES.get(word.text, word.text)
+            found = TYPES.get(word.text, word.text)
         pointer = False
         while self.sees("*", "const", "__restrict__", "&"):
             sign = self.next()
@@ -374,7 +374,7 @@ class _Parser:
             return self.unary()
         if self.accept("*"):
             return self.element(self.unary(), start)
-        if self.sees("(") and self.place + 1 < len(self.tokens) and self.tokens[self.place + 1].text in _TYPES:
+        if self.sees("(") and self.place + 1 < len(self.tokens) and self.tokens[self.place + 1].text in TYPES:
             self.next()
             dtype, pointer = self.type()
             self.expect(")")
@@ -444,8 +444,8 @@ class _Parser:
                 raise NotOfTheSubset(start.span, what=f"a cast to `{dtype}`")
             self.expect(">")
             return CCast(dtype, self.condition(), span=self.since(start))
-        if start.text in _TYPES and self.sees("("):
-            return CCast(_TYPES[start.text], self.condition(), span=self.since(start))
+        if start.text in TYPES and self.sees("("):
+            return CCast(TYPES[start.text], self.condition(), span=self.since(start))
         if self.sees("("):
             return self.called(start)
         if self.sees("::", "."):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from itertools import pairwise
 
 from tilemma.croqtile.device_functions import MARKS
 from tilemma.croqtile.preprocess import Macro, Preprocessor
+from tilemma.croqtile.templates import Template, instantiated
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
 from tilemma.ir.refusals import NoKernel
@@ -52,7 +54,11 @@ class _Finder:
     device_depth: int = 0
     functions: list[tuple[Token, ...]] = field(default_factory=list)
     template: Token | None = None
-    templates: dict[int, Token] = field(default_factory=dict)
+    # The tokens from `template` on that stand before a kernel, by its place; the instantiations, and whether one
+    # is being read.
+    templates: dict[int, list[Token]] = field(default_factory=dict)
+    instances: list[tuple[Token, ...]] = field(default_factory=list)
+    instantiating: bool = False
 
     def take(self, token: Token) -> None:
         if self.current is None:
@@ -61,13 +67,15 @@ class _Finder:
                 self.recent.append(token)
                 if token.text in (";", "{", "}"):
                     self.skip(self.recent)
-                if token.text in (";", "}"):
                     self.template = None
                 elif token.text == "template":
                     self.template = token
                 return
             if self.template is not None:
-                self.templates[len(self.kernels)] = self.template
+                head = self.recent[next(i for i, t in enumerate(self.recent) if t is self.template) :]
+                self.instantiating = len(head) == 1
+                if not self.instantiating:
+                    self.templates[len(self.kernels)] = head
                 self.template = None
             self.current, self.depth, self.start = [], 0, token
             first = _attributes_start(self.recent)
@@ -82,6 +90,8 @@ class _Finder:
             self.depth -= 1
             if self.depth <= 0:
                 self._finish()
+        elif token.text == ";" and self.depth == 0 and self.instantiating:
+            self._finish()
         elif token.text == ";" and self.depth == 0:
             raise UnfinishedKernel(
                 token.span, problem="without a body", remedy="give it a body: kernels are not declared beforehand"
@@ -126,8 +136,26 @@ class _Finder:
     def _finish(self) -> None:
         self.flush()
         assert self.current is not None
-        self.kernels.append(tuple(self.current))
-        self.current = None
+        (self.instances if self.instantiating else self.kernels).append(tuple(self.current))
+        self.current, self.instantiating = None, False
+
+    def resolve(self) -> tuple[list[tuple[Token, ...]], dict[int, Token]]:
+        """The kernels, with instantiations for their templates, and the word before other templates."""
+        heads = {i: tuple(self.pre.expand(head)) for i, head in self.templates.items()}
+        templates = {i: Template(head, self.kernels[i]) for i, head in heads.items()}
+        made = [instantiated(list(templates.values()), tokens) for tokens in self.instances]
+        if not made:
+            return self.kernels, {i: head[0] for i, head in heads.items()}
+        used = {a.text for tokens in self.instances for a, b in pairwise(tokens) if b.text in ("<", ";")}
+        kernels: list[tuple[Token, ...]] = []
+        rest: dict[int, Token] = {}
+        for i, kernel in enumerate(self.kernels):
+            if i in templates and templates[i].name in used:
+                continue
+            if i in templates:
+                rest[len(kernels)] = templates[i].head[0]
+            kernels.append(kernel)
+        return kernels + made, rest
 
 
 def _attributes_start(tokens: Sequence[Token]) -> int:
@@ -173,7 +201,8 @@ def extract(text: str, file: str, defines: Mapping[str, object]) -> Extracted:
         lines = len(finder.host_rows)
         notes.append(Note(f"{lines} line{'s' * (lines > 1)} of host code are skipped", finder.host[0]))
     constants = {m.name: _value(m) for m in pre.macros.values() if m.params is None}
-    return Extracted(tuple(finder.kernels), tuple(finder.functions), tuple(notes), constants, finder.templates)
+    kernels, templates = finder.resolve()
+    return Extracted(tuple(kernels), tuple(finder.functions), tuple(notes), constants, templates)
 
 
 def _value(macro: Macro) -> object:
