@@ -17,7 +17,7 @@ import numpy as np
 from tilemma.errors import Span
 from tilemma.machine.catalogue import NoSuchForm, NotInTarget
 from tilemma.machine.hazards import Place
-from tilemma.machine.isa import contents
+from tilemma.machine.isa import contents, opcodes
 from tilemma.machine.memory import FUNCTION_WINDOW, GLOBAL_START, PARAM_WINDOW
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import F16, F32, F64, PRED, S16, S32, S64, U16, U32, U64, VIEW_CLASS
@@ -91,9 +91,20 @@ def find_decoder(d: Decoder) -> Callable[[Decoder], None]:
     for n in range(min(len(parts), _longest_prefix()), 0, -1):
         found = _DECODERS.get(".".join(parts[:n]))
         if found is not None:
+            _check_form(d)
             d.used.update(parts[:n])
             return found
     return d.unsupported()
+
+
+def _check_form(d: Decoder) -> None:
+    """Refuse modifiers and types that the instruction does not have."""
+    refusal = opcodes.refusal(tuple(d.parts), len(d.operands), d.program.arch)
+    if refusal is None:
+        return
+    if refusal.reason:
+        d.refuse(refusal.reason)
+    d.needs(refusal.needs, accelerated=refusal.accelerated)
 
 
 @dataclass(frozen=True, slots=True)

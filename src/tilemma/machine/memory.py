@@ -21,7 +21,7 @@ from tilemma.machine.native.blocks import address_of, block
 Bytes = npt.NDArray[np.uint8]
 
 WIDTHS = (1, 2, 4, 8, 16)
-SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4, 32: 5}
 _WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 # Generic addresses of the windows; any values do as long as no two overlap.
@@ -41,9 +41,12 @@ def wide_views(array: npt.NDArray[Any]) -> dict[int, npt.NDArray[Any]]:
 
 
 def word_views(data: Bytes) -> dict[int, npt.NDArray[Any]]:
-    """``data`` as words of each width; 16 bytes are rows of two 64-bit words."""
+    """``data`` as words of each width; 16 bytes are rows of two 64-bit words, 32 bytes (where the size is a multiple
+    of it) rows of four."""
     views: dict[int, npt.NDArray[Any]] = {w: data.view(_WORD[w]) for w in (1, 2, 4, 8)}
     views[16] = data.view(np.uint64).reshape(-1, 2)
+    if data.size % 32 == 0:
+        views[32] = data.view(np.uint64).reshape(-1, 4)
     return views
 
 
@@ -268,7 +271,7 @@ class GlobalMemory:
     def allocate(self, name: str, size: int, alignment: int = 256, phase: int = 0, **facts: Any) -> Allocation:
         """``size`` bytes at an address that is ``phase`` modulo ``alignment``, red zones on both sides."""
         base = -(-(self.next + RED_ZONE) // alignment) * alignment + phase
-        rounded = -(-max(size, 1) // 16) * 16
+        rounded = -(-max(size, 1) // 32) * 32
         allocation = Allocation(name, base, np.full(rounded, 0xFF, np.uint8), size, **facts)
         self.add(allocation)
         self.next = base + rounded

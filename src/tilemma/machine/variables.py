@@ -22,7 +22,7 @@ def place_variables(program: Program, memory: GlobalMemory) -> None:
             continue
         placed.add(name)
         variable = program.global_symbols[name]
-        data = np.zeros(-(-max(variable.size, 1) // 16) * 16, np.uint8)
+        data = np.zeros(-(-max(variable.size, 1) // 32) * 32, np.uint8)
         data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
         for offset, target, addend, generic, width in variable.relocations:
             address = _address(program, variable, target, generic) + addend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tilemma.machine.decode import RAW, VIEW, Decoder, instruction
@@ -24,10 +25,17 @@ _INT_NUMPY = {
 def cvt(d: Decoder) -> None:
     d.has("x2")
     to, source = d.mods[-2], d.mods[-1]
+    if d.has("rs"):
+        d.unsupported("rounding by random bits")
     rounding = d.one_of(_ROUND, "none")
     flags = {"ftz": d.has("ftz"), "sat": d.has("sat"), "satfinite": d.has("satfinite"), "relu": d.has("relu")}
     d.only(to, source)
     mode = None if rounding == "none" else rounding
+    if "ue8m0x2" in (to, source):
+        d.unsupported("exponents of .ue8m0x2")
+    if to in _NARROW or source in _NARROW:
+        _narrow(d, to, source, flags["relu"])
+        return
     if to in _PACKED:
         _packed(d, to, source, mode, flags)
         return
@@ -67,6 +75,42 @@ def cvt(d: Decoder) -> None:
 
 def _size(cls: str) -> int:
     return {"16": 2, "32": 4, "64": 8}[cls]
+
+
+# Floats of 6 and 4 bits: element type, NumPy type, the bits that one of the pair takes, the register's type.
+_NARROW = {
+    "e2m1x2": ("f4_e2m1", ml_dtypes.float4_e2m1fn, 4, "b8"),
+    "e2m3x2": ("f6_e2m3", ml_dtypes.float6_e2m3fn, 8, "b16"),
+    "e3m2x2": ("f6_e3m2", ml_dtypes.float6_e3m2fn, 8, "b16"),
+}
+
+
+def _narrow(d: Decoder, to: str, source: str, relu: bool) -> None:
+    """A pair of f32 to 6- or 4-bit floats, where NaN becomes the largest number, or such a pair to f16x2."""
+    if source in _NARROW:
+        element, values, bits, kind = _NARROW[source]
+        d.count(2)
+        o, a = d.dst(d.operands[0], "b32"), d.src(d.operands[1], kind)
+
+        def widen(w: Any, m: Any) -> None:
+            codes = w.v[VIEW[kind]][a][:, None] >> np.array([0, bits]) & (15 if bits == 4 else 63)
+            y = numerics.convert(codes.astype(np.uint8).view(values), element, "f16", "rn", relu=relu)
+            np.copyto(w.v[VIEW["b32"]][o], y.view(np.uint32).reshape(32), where=True if m is None else m)
+
+        d.alu(widen)
+        return
+    element, values, bits, kind = _NARROW[to]
+    d.count(3)
+    o, high, low = d.dst(d.operands[0], kind), d.src(d.operands[1], "f32"), d.src(d.operands[2], "f32")
+    largest = np.float32(numerics.FORMATS[element].largest)
+
+    def pack_pair(w: Any, m: Any) -> None:
+        both = np.stack([w.v[VIEW["f32"]][low], w.v[VIEW["f32"]][high]])
+        y = numerics.convert(np.where(np.isnan(both), largest, both), "f32", element, "rn", satfinite=True, relu=relu)
+        codes = y.view(np.uint8).astype(np.uint16)
+        np.copyto(w.v[VIEW[kind]][o], codes[0] | codes[1] << bits, where=True if m is None else m)
+
+    d.alu(pack_pair)
 
 
 def _packed(d: Decoder, to: str, source: str, mode: Any, flags: Any) -> None:

@@ -44,7 +44,7 @@ class Registers:
 
     def block(self, address: AddressRow, width: int, *, watched: bool = False) -> AccessBlock | None:
         """The access for the native library; ``watched``: the array's type is compared with the registers'."""
-        if len(self.rows) > blocks.MOST_REGISTERS:
+        if len(self.rows) > blocks.MOST_REGISTERS or width > 16:
             return None
         return AccessBlock.of(address, width, self.rows, self.size, self.signed, watched)
 
@@ -78,8 +78,8 @@ class Registers:
         for i, (view, row) in enumerate(self.rows):
             value = w.v[view][row]
             out[:, i] = value if lanes is None else value[lanes]
-        if width == 16:
-            return out.view(np.uint64).reshape(n, 2)
+        if width >= 16:
+            return out.view(np.uint64).reshape(n, width // 8)
         return out.view(WORDS[width]).reshape(n)
 
 
@@ -100,6 +100,17 @@ def data_registers(d: Decoder, operand: Operand, kind: str, *, write: bool) -> R
     return Registers(tuple(rows), TYPE_BYTES[kind], write and kind[0] == "s")
 
 
+def _wide_access(d: Decoder, kind: str, width: int, space: str, order: str) -> None:
+    """Refuse an access above 16 bytes other than the 32 bytes of `.v8.b32` and `.v4.b64` in global memory."""
+    if width != 32 or TYPE_BYTES[kind] < 4:
+        d.refuse("the vectors above 16 bytes are .v8 of 32-bit and .v4 of 64-bit types")
+    if space != "global":
+        d.refuse("accesses of 32 bytes are for .global")
+    d.needs(100)
+    if order != "weak":
+        d.unsupported("a strong access of 32 bytes")
+
+
 def _quad_registers(d: Decoder, operand: Operand, *, write: bool) -> Registers:
     """A `.b128` register as its two halves, the lower first."""
     cls, row = d.dst_any(operand, "b64") if write else d.src_any(operand, "b64")
@@ -115,14 +126,14 @@ def ld(d: Decoder) -> None:
     order = d.one_of(ORDERS, "weak")
     d.one_of(SCOPES, "none")
     skip_hints(d)
-    d.has("v2", "v4", "unified", "mmio")
+    d.has("v2", "v4", "v8", "unified", "mmio")
     d.only(kind)
     d.count(2, 3)
     registers = data_registers(d, d.operands[0], kind, write=True)
     address = d.address(d.operands[1])
     width = registers.size * len(registers.rows)
     if width > 16:
-        d.unsupported("accesses above 16 bytes")
+        _wide_access(d, kind, width, space, order)
     if space == "param" and not _call_parameter(d, d.operands[1]):
         _ld_param(d, registers, address, width)
     elif space in ("local", "param"):
@@ -310,7 +321,7 @@ def st(d: Decoder) -> None:
     order = d.one_of(ORDERS, "weak")
     d.one_of(SCOPES, "none")
     skip_hints(d)
-    d.has("v2", "v4", "mmio")
+    d.has("v2", "v4", "v8", "mmio")
     if "async" in d.mods:
         d.unsupported()
     d.only(kind)
@@ -319,7 +330,7 @@ def st(d: Decoder) -> None:
     registers = data_registers(d, d.operands[1], kind, write=False)
     width = registers.size * len(registers.rows)
     if width > 16:
-        d.unsupported("accesses above 16 bytes")
+        _wide_access(d, kind, width, space, order)
     if space == "local" or _call_parameter(d, d.operands[0]):
         _local(d, registers, address, width, write=True)
         return

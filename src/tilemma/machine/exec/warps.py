@@ -10,6 +10,7 @@ from tilemma.machine.catalogue import ShuffleOfInactiveLane
 from tilemma.machine.decode import VIEW, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.hazards import ranges
+from tilemma.machine.isa import numerics
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Instruction, Sink
@@ -145,14 +146,22 @@ def match(d: Decoder) -> None:
     d.visible(aligned.by_mask(run, mask))
 
 
+def _float_extremum(op: str, values: Any, nan: bool) -> Any:
+    """The minimum or maximum of some f32; a NaN counts with `.NaN` only."""
+    out = values[:1]
+    for i in range(1, len(values)):
+        out = numerics.arith(op, "f32", out, values[i : i + 1], nan=nan)
+    # One NaN alone becomes the canonical one.
+    return numerics.arith(op, "f32", out, out, nan=nan)[0]
+
+
 @instruction("redux.sync")
 def redux(d: Decoder) -> None:
     kind = d.type
     op = d.one_of(("add", "min", "max", "and", "or", "xor"))
+    magnitudes, nan = d.has("abs"), d.has("NaN")
     d.only("sync", kind)
     d.needs(80)
-    if kind == "f32":
-        d.unsupported("a float reduction")
     o, a, mask = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
     d.membership = mask
     reduce = {
@@ -165,6 +174,9 @@ def redux(d: Decoder) -> None:
         view = f.w.v[VIEW[kind]]
         named = aligned.members(f, ins, m, _mask(f, m, mask))
         values = view[a][named]
+        if kind == "f32":
+            _put(view[o], _float_extremum(op, np.abs(values) if magnitudes else values, nan), m)
+            return
         total = reduce(values) if op != "add" else values.astype(np.int64).sum() & 0xFFFFFFFF
         _put(view[o], np.array(total).astype(np.int64).astype(view[o].dtype), m)
 
