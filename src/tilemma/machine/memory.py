@@ -41,8 +41,10 @@ def wide_views(array: npt.NDArray[Any]) -> dict[int, npt.NDArray[Any]]:
 
 
 def word_views(data: Bytes) -> dict[int, npt.NDArray[Any]]:
-    """``data`` as words of each width; 16 bytes are rows of two 64-bit words, 32 bytes (where the size is a multiple
-    of it) rows of four."""
+    """``data`` as words of each width; 16 bytes are rows of two 64-bit words.
+
+    32 bytes are rows of four, where the size is a multiple of them.
+    """
     views: dict[int, npt.NDArray[Any]] = {w: data.view(_WORD[w]) for w in (1, 2, 4, 8)}
     views[16] = data.view(np.uint64).reshape(-1, 2)
     if data.size % 32 == 0:

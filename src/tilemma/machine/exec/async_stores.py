@@ -19,11 +19,21 @@ from tilemma.machine.exec.memory import data_registers
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
 from tilemma.machine.state import LANES, Access, Frame
 
-_COMMON = ("weak", "async", "relaxed", "cluster", "shared::cluster", "mbarrier::complete_tx::bytes", "v2", "v4")
+_COMMON = (
+    "weak",
+    "async",
+    "relaxed",
+    "cluster",
+    "shared",
+    "shared::cluster",
+    "mbarrier::complete_tx::bytes",
+    "v2",
+    "v4",
+)
 # The types of each operation of red.async.
 _REDUCED = {
-    "inc": ("u32",), "dec": ("u32",), "min": ("u32", "s32"), "max": ("u32", "s32"), "add": ("u32", "s32", "u64"),
-    "and": ("b32",), "or": ("b32",), "xor": ("b32",),
+    "inc": ("u32",), "dec": ("u32",), "min": ("u32", "s32"), "max": ("u32", "s32"),
+    "add": ("u32", "s32", "u64", "s64"), "and": ("b32",), "or": ("b32",), "xor": ("b32",),
 }  # fmt: skip
 
 

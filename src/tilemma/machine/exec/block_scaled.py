@@ -106,6 +106,8 @@ def scaled(d: Decoder, match: str) -> None:
     scale = d.one_of(tuple(_SCALES), "none")
     if kind.scales and scale not in kind.scales[count]:
         d.refuse(f"the scales of .{name} with scale_vec::{count}X are {kind.scales[count]}")
+    if count == 4 and scale == "ue8m0" and d.program.module.version < (9, 1):
+        d.refuse(".scale_vec::4X with scales of .ue8m0 needs PTX 9.1")
     types = [m for m in d.mods if m in _CONTAINED or m in ("f32", "f16")]
     if len(types) != 4 or not {types[1], types[2]} <= set(kind.values) or types[0] != types[3]:
         d.refuse(f".{name} takes D and C of one type, and A and B of {', '.join(kind.values)}")

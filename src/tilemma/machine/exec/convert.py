@@ -106,7 +106,9 @@ def _narrow(d: Decoder, to: str, source: str, relu: bool) -> None:
 
     def pack_pair(w: Any, m: Any) -> None:
         both = np.stack([w.v[VIEW["f32"]][low], w.v[VIEW["f32"]][high]])
-        y = numerics.convert(np.where(np.isnan(both), largest, both), "f32", element, "rn", satfinite=True, relu=relu)
+        y = numerics.convert(
+            np.where(np.isnan(both), largest, both), "f32", element, "rn", satfinite=True, relu=relu
+        )
         codes = y.view(np.uint8).astype(np.uint16)
         np.copyto(w.v[VIEW[kind]][o], codes[0] | codes[1] << bits, where=True if m is None else m)
 

@@ -104,11 +104,11 @@ def _wide_access(d: Decoder, kind: str, width: int, space: str, order: str) -> N
     """Refuse an access above 16 bytes other than the 32 bytes of `.v8.b32` and `.v4.b64` in global memory."""
     if width != 32 or TYPE_BYTES[kind] < 4:
         d.refuse("the vectors above 16 bytes are .v8 of 32-bit and .v4 of 64-bit types")
-    if space != "global":
+    if space not in ("global", "generic"):
         d.refuse("accesses of 32 bytes are for .global")
     d.needs(100)
-    if order != "weak":
-        d.unsupported("a strong access of 32 bytes")
+    if order != "weak" or space == "generic":
+        d.unsupported("a strong or generic access of 32 bytes")
 
 
 def _quad_registers(d: Decoder, operand: Operand, *, write: bool) -> Registers:
@@ -126,7 +126,7 @@ def ld(d: Decoder) -> None:
     order = d.one_of(ORDERS, "weak")
     d.one_of(SCOPES, "none")
     skip_hints(d)
-    d.has("v2", "v4", "v8", "unified", "mmio")
+    d.has("v2", "v4", "v8", "mmio")
     d.only(kind)
     d.count(2, 3)
     registers = data_registers(d, d.operands[0], kind, write=True)

@@ -50,6 +50,9 @@ FORMATS: dict[str, Format] = {
     "bf16": Format(8, -126, (2 - 2.0**-7) * 2.0**127, 0x7FFF),
     "f8_e5m2": Format(3, -14, 57344.0, 0x7F),
     "f8_e4m3": Format(4, -6, 448.0, 0x7F, has_inf=False),
+    "f6_e2m3": Format(4, 0, 7.5, None, has_inf=False),
+    "f6_e3m2": Format(3, -2, 28.0, None, has_inf=False),
+    "f4_e2m1": Format(2, 0, 6.0, None, has_inf=False),
 }
 
 _INTEGRAL: dict[str, Callable[[Any], Any]] = {

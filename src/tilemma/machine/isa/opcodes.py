@@ -1,4 +1,4 @@
-"""Which modifiers and types the instructions on registers take, on which architecture.
+"""Which modifiers and types an instruction takes, on which architecture: instructions on registers, and accesses.
 
 Sources: PTX ISA 9.0, the syntax of each instruction; where ptxas 13 is more lenient than the text (``cvt.rn`` of
 bf16 to f32), as ptxas takes them.  The order of modifiers is free, as in ptxas; the types come last.
@@ -8,38 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
+from tilemma.machine.isa.accesses import ACCESSES
 from tilemma.machine.isa.forms import Arch
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Forms of an instruction that share modifiers, from architecture ``sm``.
-
-    ``types``: alternatives separated by spaces, each a list of types separated by dots (``f16|f32.s32``: two
-    lists).  ``modifiers``: ``a|b`` is one of them, ``[a|b]`` at most one, ``a.b`` both.  ``accelerated``: only
-    targets such as ``sm_100a`` have them.  ``operands``: their number, 0 for any.
-    """
-
-    types: str
-    modifiers: str = ""
-    sm: int = 0
-    accelerated: bool = False
-    operands: int = 0
-
-    def type_lists(self) -> Iterator[tuple[str, ...]]:
-        for alternative in self.types.split():
-            yield from product(*(part.split("|") for part in alternative.split(".")))
-
-    def modifier_sets(self) -> Iterator[frozenset[str]]:
-        choices = []
-        for word in self.modifiers.split():
-            options: list[tuple[str, ...]] = [tuple(x.split(".")) for x in word.strip("[]").split("|")]
-            choices.append([(), *options] if word[0] == "[" else options)
-        for chosen in product(*choices):
-            yield frozenset(x for group in chosen for x in group)
+from tilemma.machine.isa.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +26,7 @@ class Refusal:
 
 
 _RND, _INTEGRAL = "rn|rz|rm|rp", "rni|rzi|rmi|rpi"
-_INTS = "u8 s8 u16 s16 u32 s32 u64 s64".split()
+_INTS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 # The integers of arithmetic, and untyped bits.
 _WIDE = "u16 s16 u32 s32 u64 s64"
 _BITS = "b16 b32 b64"
@@ -81,7 +55,11 @@ _WAVES = (Row("f32", "approx [ftz]"),)
 _EQUAL, _ORDERED, _UNSIGNED = "eq|ne", "lt|le|gt|ge", "lo|ls|hi|hs"
 _UNORDERED = "equ|neu|ltu|leu|gtu|geu|num|nan"
 _FLOAT_TESTS = f"{_EQUAL}|{_ORDERED}|{_UNORDERED}"
-_OF_INTS = ((f"{_EQUAL}|{_ORDERED}", "s16 s32 s64"), (f"{_EQUAL}|{_ORDERED}|{_UNSIGNED}", "u16 u32 u64"), (_EQUAL, _BITS))
+_OF_INTS = (
+    (f"{_EQUAL}|{_ORDERED}", "s16 s32 s64"),
+    (f"{_EQUAL}|{_ORDERED}|{_UNSIGNED}", "u16 u32 u64"),
+    (_EQUAL, _BITS),
+)
 
 
 def _setp() -> Iterator[Row]:
@@ -146,6 +124,9 @@ def _packed_conversions() -> Iterator[Row]:
     yield Row("f16x2.e2m1x2|e2m3x2|e3m2x2", "rn [relu]", 100, accelerated=True)
     yield Row("ue8m0x2.f32|bf16x2", "rz|rp [satfinite]", 100, accelerated=True)
     yield Row("bf16x2.ue8m0x2", "rn", 100, accelerated=True)
+    # By random bits: sm_120 has none.
+    yield Row("f16x2|bf16x2.f32", "rs [relu] [satfinite]", 100, accelerated=True)
+    yield Row("e4m3x4|e5m2x4|e2m1x4|e2m3x4|e3m2x4.f32", "rs satfinite [relu]", 100, accelerated=True)
 
 
 FORMS: dict[str, tuple[Row, ...]] = {
@@ -165,7 +146,7 @@ FORMS: dict[str, tuple[Row, ...]] = {
     "div": (
         Row("f32", f"{_RND} [ftz]"), Row("f32", "approx|full [ftz]"), Row("f64", _RND), Row(_WIDE),
     ),
-    "rcp": (Row("f32", f"{_RND} [ftz]"), Row("f64", f"{_RND} [ftz]"), Row("f32", "approx [ftz]"), Row("f64", "approx.ftz")),
+    "rcp": (Row("f32 f64", f"{_RND} [ftz]"), Row("f32", "approx [ftz]"), Row("f64", "approx.ftz")),
     "sqrt": (Row("f32", f"{_RND} [ftz]"), Row("f64", _RND), Row("f32", "approx [ftz]")),
     "rsqrt": (Row("f32 f64", "approx [ftz]"),),
     "sin": _WAVES, "cos": _WAVES, "lg2": _WAVES,
@@ -184,7 +165,8 @@ FORMS: dict[str, tuple[Row, ...]] = {
     "shl": (Row(_BITS),), "shr": (Row(f"{_BITS} {_WIDE}"),), "shf": (Row("b32", "l|r clamp|wrap"),),
     "lop3": (Row("b32", operands=5), Row("b32", "and|or", operands=6)),
     "brev": (Row("b32 b64"),), "popc": (Row("b32 b64"),), "clz": (Row("b32 b64"),),
-    "bfind": (Row(_CARRIED, "[shiftamt]"),), "fns": (Row("b32"),), "bfe": (Row(_CARRIED),), "bfi": (Row("b32 b64"),),
+    "bfind": (Row(_CARRIED, "[shiftamt]"),), "fns": (Row("b32"),), "bfe": (Row(_CARRIED),),
+    "bfi": (Row("b32 b64"),),
     "bmsk": (Row("b32", "clamp|wrap"),), "szext": (Row("u32 s32", "clamp|wrap"),),
     "dp4a": (Row("u32|s32.u32|s32"),), "dp2a": (Row("u32|s32.u32|s32", "lo|hi"),),
     "prmt": (Row("b32 b32.f4e|b4e|rc8|ecl|ecr|rc16"),),
@@ -204,9 +186,12 @@ FORMS: dict[str, tuple[Row, ...]] = {
     "activemask": (Row("b32"),),
     "mapa": (Row("u32 s32 u64", "[shared::cluster]", 90),),
     "getctarank": (Row("u32 s32 u64", "[shared::cluster]", 90),),
+    **ACCESSES,
 }  # fmt: skip
 # Instructions of their own that share a first word with those above.
-_OTHERS = {("cvt", "pack"), ("cvt", "rs")}
+_OTHERS = {("cvt", "pack"), ("st", "bulk")}
+# Hints on caches, which are not in the tables.
+_HINTS = ("L1::", "L2::", "level::")
 
 
 @cache
@@ -230,11 +215,11 @@ def _rows_of(op: str, modifiers: tuple[str, ...]) -> tuple[int, list[tuple[Row, 
     return 0, []
 
 
-@cache
+@lru_cache(4096)
 def refusal(parts: tuple[str, ...], operands: int, arch: str) -> Refusal | None:
     """Why ``arch`` does not have the form of an opcode; None where it has it, or where no table covers it."""
-    op, modifiers = parts[0], parts[1:]
-    if op not in FORMS or (op, *modifiers[:1]) in _OTHERS:
+    op, modifiers = _split(parts)
+    if op not in FORMS or parts[:2] in _OTHERS or (op.endswith(".async") and "global" in modifiers):
         return None
     n, rows = _rows_of(op, modifiers)
     rows = [(row, sets) for row, sets in rows if row.operands in (0, operands)]
@@ -247,8 +232,25 @@ def refusal(parts: tuple[str, ...], operands: int, arch: str) -> Refusal | None:
         return None
     if fitting:
         return Refusal("", fitting[0].sm, fitting[0].accelerated)
-    takes = " or ".join(dict.fromkeys(f"`{_shown(row.modifiers)}`" if row.modifiers else "no modifier" for row, _ in rows))
+    takes = " or ".join(
+        dict.fromkeys(f"`{_shown(row.modifiers)}`" if row.modifiers else "no modifier" for row, _ in rows)
+    )
     return Refusal(f"{op} of .{types} takes {takes}, not {_dotted(rest) or 'none'}")
+
+
+def _split(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The name of the table and the modifiers that it is about, types last."""
+    op, modifiers = parts[0], parts[1:]
+    if op not in ACCESSES:
+        return op, modifiers
+    if "async" in modifiers:
+        op += ".async"
+    modifiers = tuple(m for m in modifiers if not m.startswith(_HINTS))
+    # `red.global.v4.f32.add`: the type may stand before the operation.
+    if modifiers[-1:] not in _table(op):
+        types = [m for m in modifiers if (m,) in _table(op)]
+        modifiers = (*(m for m in modifiers if m not in types), *types)
+    return op, modifiers
 
 
 def _unknown_types(op: str, modifiers: tuple[str, ...], n: int, operands: int) -> str:
