@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import numpy as np
@@ -29,6 +30,8 @@ _ENTRY_DIRECTIVES = {
     ".maxclusterrank", ".explicitcluster", ".noreturn", ".pragma", ".blocksareclusters", ".abi_preserve",
     ".abi_preserve_control", ".language",
 }  # fmt: skip
+# A feature set may be that of one architecture (`a`) or of its family (`f`).
+_ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?")
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _SPACES = {".shared", ".global", ".const", ".local", ".param"}
 # Types of textures, samplers and surfaces (PTX ISA, "Texture Sampler and Surface Types").
@@ -70,6 +73,8 @@ class Parser(Cursor):
                 major, _, minor = self.advance().text.partition(".")
                 version = (int(major), int(minor or 0)) if major.isdigit() else (0, 0)
             elif self.accept(".target"):
+                if not _ARCHITECTURE.fullmatch(self.token.text):
+                    raise self.error(f"{self.shown()} behind `.target` is no architecture, as `sm_90a` is")
                 target = self.word()
                 while self.accept(","):
                     self.word()
