@@ -23,6 +23,7 @@ REPORT = "the error is a mistake of this package: the advice is to report it"
 TOOLS = "the advice is to install, update or select a program or a driver on the machine"
 MEANING = "the advice names the place to correct; the correction depends on the meaning of the program"
 TEMPLATE = "the PTX machine tries repairs itself: tests/machine/test_repairs.py and docs/proofs/first_fix.json"
+EARLIER = "rules that are checked before a kernel runs (`lanes-apart`, `lane-divergence`) refuse what is known to raise it"
 LARGE = "the error needs an array that is larger than the memory of the machines that run the tests"
 NOT_FOLLOWED: dict[str, str] = {
     **dict.fromkeys(("command-failure", "compiler-failure", "front-end-failure", "invalid-ir", "invalid-lane-ir",
@@ -30,6 +31,7 @@ NOT_FOLLOWED: dict[str, str] = {
     **dict.fromkeys(("disassembly-failed", "driver-error", "no-cuda-package", "no-gpu", "no-nvdisasm", "no-ptxas",
                      "no-triton", "no-examples", "graph-library", "torch-transform", "ptxas-too-old", "tool-does-not-run", "torch-missing", "tune-needs-gpu"), TOOLS),
     **dict.fromkeys(("extent-too-large", "too-many-elements"), LARGE),
+    "lane-dependent": EARLIER,
     **dict.fromkeys(("bad-launch-plan", "ir-syntax", "ir-unknown-name", "no-target", "triton-refused",
                      "wrong-emission", "wrong-fragment", "wrong-instruction", "not-comparable", "launch-check",
                      "assertion-failed", "matrix-descriptor", "machine-arguments", "machine-limit", "ptx-operand",

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import combinations
 import contraction
 import control
 import copying
@@ -38,6 +39,7 @@ from tilemma.lang.atomics import AtomicNamespace
 
 TESTS = Path(__file__).resolve().parents[1]
 MODULES = (
+    combinations,
     contraction,
     control,
     copying,
@@ -51,8 +53,11 @@ MODULES = (
     storage,
     views,
 )
-# Cases that say something about Python alone.
-PYTHON_ONLY = {"names_keep_their_values", "helpers", "arithmetic_of_rows"}
+# Cases that say something about Python alone, or whose combination Python writes in fewer lines.
+PYTHON_ONLY = {
+    *("names_keep_their_values", "helpers", "arithmetic_of_rows"),
+    *("chosen_columns", "scales_of_parts", "copies_in_branches"),
+}
 # Texts that are executed elsewhere: what is printed, asserted, returned, and pipelines.
 ELSEWHERE = [
     TESTS / "language/test_diagnostics.py",

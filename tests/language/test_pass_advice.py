@@ -148,9 +148,9 @@ CASES: list[Case] = [
      (("mma.load b.subspan(32, 64).at(0, 0), x;", "z = mma.load b.subspan(32, 64).at(0, 0);"),
       ("mma.load(b.subspan(32, 64).at(0, 0), x)", "z = mma.load(b.subspan(32, 64).at(0, 0))"))),
     ("fragment-subscript", ("use constants, or indices of loops with constant bounds",) * 2,
-     (GROUP[0] + "frag f32[64, 64] m[2] {0.0f}; mma.store m[n], c; }",
-      GROUP[1] + "    m = mma.frag('f32', 64, 64, copies=2, init=0.0)\n    mma.store(m[n], c)"),
-     (("m[n]", "m[1]"),) * 2),
+     (GROUP[0] + "frag f32[64, 64] m[2] {0.0f}; mutable int i = b.at(0, 0); mma.store m[i], c; }",
+      GROUP[1] + "    m = mma.frag('f32', 64, 64, copies=2, init=0.0)\n    i = tm.var(b[0, 0].astype('s32'))\n    mma.store(m[i], c)"),
+     (("m[i]", "m[1]"),) * 2),
 ]  # fmt: skip
 FOLLOWED = frozenset(c[0] for c in CASES)
 

@@ -15,6 +15,7 @@ from tilemma import machine
 from tilemma.errors import TilemmaError
 from tilemma.launch import ArrayParam, BadPlan, Launch, PointerArgument, ScalarParam, ValueArgument
 from tilemma.machine import call as machine_call
+from tilemma.machine.catalogue import NotInTarget
 from tilemma.machine.lexer import PtxSyntax
 from tilemma.machine.parser import parse
 from tilemma.machine.problems import BadMachineCall, BadOperand, UnsupportedInstruction
@@ -65,7 +66,7 @@ REFUSED = [
     ("mov.u32 %r0, %ntid.x;", "tcgen05.fence::before_thread_sync;", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "mov.u32 %r0, %ntid.x, %r1;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "add.u32 %r0, %d, %r1;", BadOperand),
-    ("mov.u32 %r0, %ntid.x;", "st.global.v8.b32 [%d], {%r0, %r1};", UnsupportedInstruction),
+    ("mov.u32 %r0, %ntid.x;", "st.global.v8.b32 [%d], {%r0, %r1};", NotInTarget),
     ("mov.u32 %r0, %ntid.x;", "ld.global.b32 %r0, %r1;", BadOperand),
     ("mov.u32 %r0, %ntid.x;", "call.uni f;", UnsupportedInstruction),
     ("mov.u32 %r0, %ntid.x;", "ld.global.v4.u32 {%r0, %r1, %r0}, [%d];", BadOperand),
