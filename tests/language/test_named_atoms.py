@@ -59,6 +59,7 @@ def test_the_named_instruction_alone_is_issued(name: str, level: str) -> None:
         ("SM80_SPARSE_16x8x32_F32F16F16F32_TN", {}, "atom-mismatch", "a sparse A"),
         ("SM80_16x8x16_F32F16F16F33_TN", {}, "no-such-atom", "not in the catalogue"),
         ("SM75_U32x4_LDSM_N", {}, "no-such-atom", "copies"),
+        ("SM70_8x8x4_F32F16F16F16_TN", {}, "atom-mismatch", "adds to f16 and returns f32"),
     ],
 )
 def test_a_misfit_is_refused_with_its_rule(name: str, given: dict[str, int], code: str, text: str) -> None:

@@ -350,7 +350,8 @@ class MmaAtom(_Instruction):
         assert self.c.shape == self.d.shape == (m, n), self.name
         assert self.a.shape == (m, k if self.e is None else self.a.shape[1]), self.name
         assert self.b.shape == (n, k), self.name
-        assert self.c.layout == self.d.layout and self.d.in_registers, self.name
+        assert self.c.layout == self.d.layout or self.c.dtype != self.d.dtype, self.name
+        assert self.d.in_registers and self.c.in_registers, self.name
         assert self.d.dtype.name in self.a.dtype.accumulators, f"{self.name}: {self.d.dtype}"
         for operand in self.operands.values():
             assert operand.layout is None or operand.threads == self.threads, f"{self.name}.{operand.name}"

@@ -6,6 +6,7 @@ accumulator of its own. A record is a product of 16x16x4 by the whole warp: quad
 
 Each operand may lie along K or across it. From sm_80 on, ptxas emulates the instruction by
 shuffles and multiply-adds of the CUDA cores (seen in SASS of ptxas 13.5): programs use these records by name only.
+Those that add f16 to a product in f32 are here for pictures, proofs and readers of PTX: a program's sums have one type.
 """
 
 from __future__ import annotations
@@ -40,31 +41,34 @@ def _accumulator(name: str, t: DType) -> Operand:
     return Operand(name, t, (_M, _N), layout, 8 * t.bits // 32, register_of(t, accumulator=True))
 
 
-def _record(t: DType, a_along_k: bool, b_along_k: bool) -> MmaAtom:
+def _record(t: DType, c: DType, a_along_k: bool, b_along_k: bool) -> MmaAtom:
     # CuTe, as BLAS: A along K is T, across it N; B along K is N, across it T.
     majors = ("T" if a_along_k else "N") + ("N" if b_along_k else "T")
     order = f"{'row' if a_along_k else 'col'}.{'col' if b_along_k else 'row'}"
     return MmaAtom(
-        name=f"SM70_8x8x4_{letters((t, f16, f16, t))}_{majors}",
+        name=f"SM70_8x8x4_{letters((t, f16, f16, c))}_{majors}",
         kind="mma.sync",
         threads=32,
         arch="sm_75",
         ptx_version=(6, 4),
         section="PTX ISA, 9.7.14.5.1, Matrix Fragments for mma.m8n8k4 with .f16 floating point type",
-        ptx=f"mma.sync.aligned.m8n8k4.{order}.{t.ptx}.f16.f16.{t.ptx} {{d}}, {{a}}, {{b}}, {{c}};",
+        ptx=f"mma.sync.aligned.m8n8k4.{order}.{t.ptx}.f16.f16.{c.ptx} {{d}}, {{a}}, {{b}}, {{c}};",
         shape=(_M, _N, _K),
         d=_accumulator("D", t),
         a=_operand("A", a_along_k),
         b=_operand("B", b_along_k),
-        c=_accumulator("C", t),
+        c=_accumulator("C", c),
         rank=-1,
         emulated=("sm_80", "sm_86", "sm_89", *FROM_90),
     )
 
 
 def _family(t: DType) -> Family:
+    # The one instruction whose C may be of another type than D: f16 under f32.
+    addends = (f16, f32) if t is f32 else (f16,)
+    majors = (True, False)
     return Family(
-        f16, f16, t, "registers", lambda: tuple(_record(t, *m) for m in itertools.product((True, False), repeat=2))
+        f16, f16, t, "registers", lambda: tuple(_record(t, *x) for x in itertools.product(addends, majors, majors))
     )
 
 

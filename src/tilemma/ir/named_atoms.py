@@ -25,7 +25,8 @@ class AtomMismatch(CompileError):
 
 
 def multiplying(name: object, span: Span | None) -> MmaAtom:
-    """The record called ``name``, in any of the spellings that `catalogue` knows; NoSuchAtom."""
+    """The record called ``name``, in any of the spellings that `catalogue` knows; NoSuchAtom, or AtomMismatch for
+    one that cannot add up a product in place."""
     listed = "`tilemma atoms` lists all names"
     if not isinstance(name, str):
         raise NoSuchAtom(span, name=described(name), problem="is no name", suggestion=listed)
@@ -36,6 +37,14 @@ def multiplying(name: object, span: Span | None) -> MmaAtom:
         raise NoSuchAtom(span, name=name, problem=problem, suggestion=suggestion) from None
     if not isinstance(atom, MmaAtom):
         raise NoSuchAtom(span, name=atom.name, problem=f"is {atom.kind}: it copies", suggestion=listed)
+    if atom.c.dtype is not atom.d.dtype:
+        raise AtomMismatch(
+            span,
+            atom=atom.name,
+            problem=f"adds to {atom.c.dtype} and returns {atom.d.dtype}",
+            rule="an instruction whose C and D have one type: the sums stay in their registers",
+            remedy=f"name the instruction that adds to {atom.d.dtype}",
+        )
     return atom
 
 
