@@ -194,13 +194,15 @@ def widened_weights(
     for n, k in parallel(cdiv(N, WARPS * EACH), cdiv(K, COLUMNS), level="block"):
         v_s, w_s = shared(TV, WARPS * EACH, COLUMNS), shared(T, WARPS * EACH, COLUMNS)
         dma.copy(values.subspan(WARPS * EACH, COLUMNS).at(n, k), v_s)
+        step, shift = mma.frag(TS, EACH, init=0.0), mma.frag(TZ, EACH, init=0.0)
+        # Scales are on their way while the values arrive.
         for p in parallel(WARPS, level="group"):
-            weights = mma.load(v_s.subspan(EACH, COLUMNS).at(p, 0), dtype=T)
             which, first = k * COLUMNS // GROUP, (n * WARPS + p) * EACH
-            step, shift = mma.frag(TS, EACH), mma.frag(TZ, EACH)
             mma.load(scales.view(1, EACH).from_(which, first).sqz(), step)
             if ZEROS:
                 mma.load(zeros.view(1, EACH).from_(which, first).sqz(), shift)
+        for p in parallel(WARPS, level="group"):
+            weights = mma.load(v_s.subspan(EACH, COLUMNS).at(p, 0), dtype=T)
             for i, j in apply(weights):
                 value = weights[i, j].astype("f32")
                 if ZEROS:

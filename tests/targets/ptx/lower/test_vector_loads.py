@@ -73,6 +73,34 @@ def test_narrow_operands_become_pairs(kind: str, t: str, depth: int, level: str,
         assert (c == expected).all(), target
 
 
+@tm.kernel
+def converted(
+    a: tm.Global["TA", 128, "K"], c: tm.Global["T", 128, "K"], *, TA="s4", T="bf16", K=128, LEVEL="group", GROUPS=4
+):
+    ROWS = 128 // GROUPS
+    for g in parallel(1, level="block"):
+        s, t = shared(TA, 128, K), shared(T, 128, K)
+        dma.copy(a.subspan(128, K).at(0, 0), s)
+        for p in parallel(GROUPS, level=LEVEL):
+            mma.store(mma.load(s.subspan(ROWS, K).at(p, 0), dtype=T), t.subspan(ROWS, K).at(p, 0))
+        dma.copy(t, c)
+
+
+@pytest.mark.parametrize(
+    ("kind", "t", "depth", "level", "arch"),
+    pairwise(NARROW, ("f16", "bf16"), (16, 32, 128), ("group", "group-4"), ("sm_80", "sm_90a")),
+)
+def test_narrow_tiles_become_pairs(kind: str, t: str, depth: int, level: str, arch: str) -> None:
+    """Tiles that no multiply reads are accumulators, whose registers of 16-bit types hold pairs too."""
+    a = every(kind, (128, depth))
+    constants = {"TA": kind, "T": t, "K": depth, "LEVEL": level, "GROUPS": 4 if level == "group" else 2}
+    for target in ("cpu", "machine"):
+        c = np.zeros((128, depth), TYPES[t])
+        options = {} if target == "cpu" else {"arch": arch}
+        converted.on(target, **options)(a, c, **constants)
+        assert (c.astype(np.float32) == a.astype(np.float32)).all(), target
+
+
 @pytest.mark.parametrize("kind", ["s4", "s8"])
 def test_both_operands_may_be_narrow(kind: str) -> None:
     a, b = every(kind, (64, 64)), every(kind, (16, 64))[:, ::-1]
@@ -152,5 +180,7 @@ def test_loads_of_rows_are_vectors() -> None:
     assert loads(product.compile("sm_90a", T="f32").ptx) == {"v4.b32"}
     assert loads(product.compile("sm_90a", T="f64").ptx) == {"v2.b64"}
     assert loads(widened.compile("sm_90a").ptx) == {"v4.b32"}
+    # Nor does a tile that no multiply reads: other shared loads are of the copy to memory, 16 bytes as well.
+    assert loads(converted.compile("sm_90a").ptx) == {"v4.b32"}
     # A lane cannot take neighbours of one operand alone.
     assert loads(product.compile("sm_90a", T="f64", RHS="col", B0="K", B1=32).ptx) == {"b64"}

@@ -80,7 +80,9 @@ def load_plan(load: Load, plan: FragmentPlan, transposed: bool, arch: str, vecto
     matrices = atom.operands[plan.role].matrices() if plan.role in ("A", "B") else None
     if load.element is not load.stored:
         rows = operand is not None and operand.major == "K" and ldmatrix_rule(operand.view) is None
-        fits = rows and matrices is not None and widens(load.stored, load.element, arch)
+        # Registers of an accumulator of 16 bits hold pairs along its rows, as those of operands do along K.
+        pairs = atom.operands["C"].matrices() if plan.role == "C" else matrices
+        fits = rows and pairs is not None and widens(load.stored, load.element, arch)
         return LoadPlan("widened" if fits else "shared")
     if operand is None or operand.major is None:
         return LoadPlan("shared")
