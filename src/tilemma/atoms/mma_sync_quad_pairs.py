@@ -6,7 +6,8 @@ accumulator of its own. A record is a product of 16x16x4 by the whole warp: quad
 
 Each operand may lie along K or across it. From sm_80 on, ptxas emulates the instruction by
 shuffles and multiply-adds of the CUDA cores (seen in SASS of ptxas 13.5): programs use these records by name only.
-Those that add f16 to a product in f32 are here for pictures, proofs and readers of PTX: a program's sums have one type.
+Those that add f16 to a product in f32 are here for pictures, proofs and readers of PTX: a program's sums have one
+type.
 """
 
 from __future__ import annotations
