@@ -135,7 +135,7 @@ def has_rate(atom: MmaAtom) -> bool:
 def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Finding:
     """Element p of A is 1.  B's elements are numbered from 1, and each launch has one binary digit of the numbers,
     which each type holds; the last has numbers in C alone.  The metadata of a sparse A is random."""
-    a, b, c = atom.a, atom.b, atom.c
+    a, b, c, d = atom.a, atom.b, atom.c, atom.d
     (m, k), n = a.shape, b.shape[0]
     total = m * k if limit is None else limit
     one_hot = np.zeros((total + 1, m * k))
@@ -158,10 +158,10 @@ def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Find
         words.append(bits_of(c, gathered(c, start, total + 1)))
         if atom.e is not None:
             words.append(bits_of(atom.e, gathered(atom.e, fields, total + 1)))
-        out = np.zeros_like(words[2])
+        out = np.zeros_like(bits_of(d, gathered(d, start, total + 1)))
         run(module_of(atom), entry_name(atom), total + 1, 32, 0, [*words, out])
-        found = out.view(atom.d.dtype.numpy).reshape(total + 1, c.threads, c.values).astype(np.float64)
-        expected = gathered(c, _computed(atom, matrices, chosen, start, columns)).astype(np.float64)
+        found = out.view(d.dtype.numpy).reshape(total + 1, d.threads, d.values).astype(np.float64)
+        expected = gathered(d, _computed(atom, matrices, chosen, start, columns)).astype(np.float64)
         finding.experiments += total + 1
         for p, lane, value in np.argwhere(found != expected)[: 20 - len(finding.differences)]:
             element = divmod(int(places[p]), k) if p < total else "no element"

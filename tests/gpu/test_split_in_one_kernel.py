@@ -88,11 +88,12 @@ def test_graphs_of_one_stream_run_beside_each_other(shape: tuple[int, int, int])
         with torch.cuda.graph(graph):
             for _ in range(5):
                 ops.matmul(a, b, out=out)
-        made.append((graph, out, wanted, torch.cuda.Stream()))
+        # The operands live as long as their graph: the capture of the next empties torch's cache.
+        made.append((graph, out, wanted, torch.cuda.Stream(), (a, b)))
     for _ in range(20):
-        for graph, out, _, stream in made:
+        for graph, out, _, stream, _ in made:
             with torch.cuda.stream(stream):
                 out.zero_()
                 graph.replay()
         torch.cuda.synchronize()
-        assert all(torch.equal(out, wanted) for _, out, wanted, _ in made)
+        assert all(torch.equal(out, wanted) for _, out, wanted, _, _ in made)

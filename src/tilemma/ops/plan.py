@@ -141,6 +141,9 @@ def hardware(device: tuple[str, int]) -> Hardware:
 
 # Operations a clock and SM of exact f32, and of f64.
 SCALAR = 256.0
+# Bytes a clock that cp.async writes and warps read again and again, in slots that arithmetic could use: by so much
+# f32 and f64 were slower with tiles of 64 x 64 than with 128 x 128.
+CARRIED = 35.0
 # The cost of launching clusters: their blocks start together, and none ends before the others.
 CLUSTER = 0.5e-6
 # K is by far the longest extent: so many times the others.
@@ -410,7 +413,7 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
     cache = _read(p, plan) / on.cache * busy
     port = (left + right) / PORT
     if plan.kernel == "ahead" and aligned(p.lhs) and aligned(p.rhs):
-        return max(tensor, cache), "arithmetic"
+        return max(tensor, cache) + (left + right) / CARRIED, "arithmetic"
     if plan.kernel != "pipelined":
         # No overlap: the block waits for its copies, then multiplies.
         return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) and not _pack(p) else 6), "copies"

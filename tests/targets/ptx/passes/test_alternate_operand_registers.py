@@ -1,4 +1,4 @@
-"""Register operands of wgmma in two sets: one group of multiplies stays in flight, and results stay the same."""
+"""Metadata of wgmma in two sets of registers: a group of multiplies stays in flight, results stay the same."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 import tilemma as tm
 from tilemma import machine, sparse
+from tilemma.ops.mixed_kernels import mixed_tiles
 from tilemma.targets.ptx.passes import alternate_operand_registers
 
 # The metadata of a sparse A (in registers), for tiles of 128 x N and 2 * UNIT columns of K.
@@ -95,6 +96,14 @@ def test_one_set_where_registers_do_not_suffice(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(alternate_operand_registers, "_MOST", 50)
     compiled = kernel(folder, "f16", "f32", n=256).compile("sm_90a")
     assert [x.split(":")[0] for x in decisions(compiled)] == ["a wait for each group"]
+
+
+def test_left_operands_in_registers_have_one_set() -> None:
+    """On an H200 two sets of computed weights gave wrong sums, which the machine does not see."""
+    constants = {"AB": 1, "TV": "u8", "PACKED": True, "ZEROS": True, "GROUP": 64, "TILE_M": 128, "GROUPS": 2}
+    compiled = mixed_tiles.compile("sm_90a", **constants)
+    assert "wgmma" in compiled.ptx and not decisions(compiled)
+    assert not re.search(r"wgmma\.wait_group\.sync\.aligned [1-9]", compiled.ptx)
 
 
 def test_the_machine_sees_registers_that_are_written_too_early(folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""Two sets of registers for the operands that wgmma reads from registers, so that one group stays in flight.
+"""Two sets of registers for the metadata of sparse wgmma, so that one group stays in flight.
 
-A multiply in flight still reads its metadata, and its left operand if that is in registers. An iteration that
-writes them again waits for the multiplies of the iteration before. With two sets, used in turns, it waits for
-those of the iteration before that one, which `DelayConsumerRelease` waits for anyway::
+A multiply in flight still reads its metadata. An iteration that writes it again waits for the multiplies of the
+iteration before. With two sets, used in turns, it waits for those of the iteration before that one, which
+`DelayConsumerRelease` waits for anyway::
 
     for k:                               for k in steps of 2:
         load e                               load e;   multiply with e;  mma_wait 1   # k
@@ -11,6 +11,10 @@ those of the iteration before that one, which `DelayConsumerRelease` waits for a
                                              load e;   multiply with e;  mma_wait 1
 
 Registers have names, not subscripts, which is why the loop is unrolled.
+
+A left operand in registers keeps one set: on an H200 (ptxas 13.5.37) two sets gave wrong sums, other ones in each
+run, for weights that are computed in registers, where one set gave the right ones. The PTX machine sees no hazard
+in that PTX.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ _WARPGROUP = 128
 
 @record(slots=False)
 class AlternateOperandRegisters:
-    """Unrolls loops that rewrite the register operands of a multiply in flight, where registers suffice."""
+    """Unrolls loops that rewrite the metadata of a multiply in flight, where registers suffice."""
 
     arch: str
 
@@ -104,7 +108,7 @@ class _Loops:
 
 
 def _operands(loop: For) -> list[DeclareFragment]:
-    """The register operands that an iteration of ``loop`` writes while multiplies of the one before may read them.
+    """The metadata that an iteration of ``loop`` writes while multiplies of the one before may read it.
 
     None where another operation of the loop waits for all multiplies.
     """
@@ -114,18 +118,17 @@ def _operands(loop: For) -> list[DeclareFragment]:
         return []
     if jumps(loop) or any(isinstance(op, (Declare, DeclareEvent, InThreads)) for op in walk(loop.body)):
         return []
-    read = {x.name for m in multiplies for x in (m.a, m.meta) if isinstance(x, FragmentRef)}
+    read = {m.meta.name for m in multiplies if isinstance(m.meta, FragmentRef)}
     sums = {m.acc.name for m in multiplies}
     if any(not isinstance(op, Mma) and _fragments(op) & sums for op in walk(loop.body)):
         return []
-    return [
+    held = [
         op
         for op in loop.body
-        if isinstance(op, DeclareFragment)
-        and op.name in read
-        and op.plan is not None
-        and op.plan.residence == "registers"
+        if isinstance(op, DeclareFragment) and op.plan is not None and op.plan.residence == "registers"
     ]
+    left = {m.a.name for m in multiplies if isinstance(m.a, FragmentRef)}
+    return [] if any(op.name in left for op in held) else [op for op in held if op.name in read]
 
 
 def _fragments(op: Op) -> set[str]:
