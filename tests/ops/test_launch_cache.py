@@ -12,8 +12,9 @@ import pytest
 
 from tilemma import ops
 from tilemma.errors import LaunchError
-from tilemma.ops import plans, product
+from tilemma.ops import convolution, forms, plans, product
 from tilemma.ops.plan import Plan
+from tilemma.ops.refusals import ConvolutionExtent
 from tilemma.runtime import DeviceArray, cuda_device, cudadriver, zeroed
 from tilemma.runtime.counters import CHUNK, SMALLEST
 
@@ -91,6 +92,24 @@ def test_another_call_is_planned_anew(
     ops.matmul(a, b)
     ops.matmul(a, b, **change)
     assert len(asked) == 2
+
+
+def test_a_known_convolution_is_not_prepared_again(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers and pairs that mean the same are one kind of call; another stride is another kind."""
+    prepared: list[Any] = []
+    original = convolution.prepare
+    monkeypatch.setattr(convolution, "prepare", lambda *a: prepared.append(a) or original(*a))
+    forms._WARM.clear()
+    x, w, out = array(2, 8, 8, 64), array(64, 3, 3, 64), array(2, 8, 8, 64)
+    for padding in (1, (1, 1), [1, 1], np.int64(1)):
+        ops.conv2d(x, w, padding=padding, out=out)
+    assert len(prepared) == 1 and len(fake.launches) == 4
+    ops.conv2d(x, w, stride=2, padding=1)
+    assert len(prepared) == 2
+    for wrong in (True, 1.0, -1, (1,), convolution.MOST + 1):
+        with pytest.raises(ConvolutionExtent):
+            ops.conv2d(x, w, padding=wrong, out=out)
+    forms._WARM.clear()
 
 
 def test_other_strides_are_planned_anew(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,9 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
     """A number for H and one for W.  Raises ConvolutionExtent."""
+    # Every call comes here, also a known one: the general checks below take longer than the rest of such a call.
+    if type(value) is int and least <= value <= MOST:
+        return value, value
     both = value if isinstance(value, (tuple, list)) else (value, value)
     found = [n for n in map(_integer, both) if n is not None and least <= n <= MOST]
     if len(both) != 2 or len(found) != 2:
@@ -125,6 +128,8 @@ def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
 
 def _integer(value: Any) -> int | None:
     """``value`` as an integer, None if it is none."""
+    if type(value) is int:
+        return value
     if isinstance(value, (bool, str, bytes)) or not isinstance(value, numbers.Integral):
         return None
     return int(value)
