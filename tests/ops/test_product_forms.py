@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import strided
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tilemma as tm
 from tests.sampling import examples, pairwise
 from tilemma import ops, testing
 from tilemma.errors import TilemmaError
-from tilemma.ops import forms, launch_cache
+from tilemma.ops import forms, launch_cache, mixed_plan
 from tilemma.ops import mixed as mixed_products
+from tilemma.ops.mixed_plan import MixedTile
+from tilemma.ops.plan import Hardware
 
 SIZES = (1, 3, 8, 17, 64, 72, 130)
 
@@ -351,7 +355,8 @@ def test_parts_of_k(target: str, parts: int, kind: str, zeros: bool, monkeypatch
     """A GPU sums parts of K apart where there are few rows."""
     compute, options = forms.run, {"arch": "sm_90a"} if target == "machine" else {}
     monkeypatch.setattr(forms, "run", lambda ready: compute(ready, target, **options))
-    monkeypatch.setattr("tilemma.ops.mixed._parts", lambda *a: parts)
+    for name in ("tile", "single"):
+        monkeypatch.setattr(mixed_plan, name, lambda *_, **__: MixedTile(24, 1, 1, 64, parts))
     b = tm.quantize(testing.random_array((512, 136), "f32", 0), kind, 64, zeros=zeros)
     a, bias = testing.random_array((20, 512), "f16", 1), testing.random_array((136,), "f32", 2)
     c = testing.random_array((20, 136), "f16", 3)
@@ -360,6 +365,50 @@ def test_parts_of_k(target: str, parts: int, kind: str, zeros: bool, monkeypatch
     value = testing.ACTIVATIONS["silu"].value(0.5 * (wide(a) @ wide(weights)) + 2 * wide(c) + wide(bias))
     bound = testing.error_bound(a, weights, "f32", "f16", 0.5, 2.0, c, bias, "silu")
     assert testing.share_of_bound(found, value, bound) <= 1
+
+
+# Warpgroups along the columns and along K, and the depth of their steps.
+SLICES = ((1, 2, 64), (1, 4, 32), (2, 2, 64), (1, 4, 64), (2, 1, 128))
+
+
+@pytest.mark.parametrize(
+    "target, tile, kind, group, depth",
+    pairwise(("cpu", "sm_80", "sm_90a"), range(len(SLICES)), ("s4", "s8"), (32, 64, 128), (384, 640)),
+)
+def test_slices_of_k_have_warpgroups_of_their_own(
+    target: str, tile: int, kind: str, group: int, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = forms.run
+    options: dict[str, Any] = {"target": "cpu"} if target == "cpu" else {"target": "machine", "arch": target}
+    monkeypatch.setattr(forms, "run", lambda ready: compute(ready, **options))
+    groups, slices, step = SLICES[tile]
+    monkeypatch.setattr(mixed_plan, "tile", lambda *_, **__: MixedTile(24, groups, slices, step, 1))
+    b = tm.quantize(testing.random_array((depth, 136), "f32", 0), kind, group)
+    a, bias = testing.random_array((20, depth), "bf16", 1), testing.random_array((136,), "f32", 2)
+    found = ops.mixed_matmul(a, b, bias=bias, alpha=0.5, out_dtype="f32", activation="relu")
+    # The sums of groups are scaled in f32, and weights are no longer rounded to the type of `a`.
+    weights = b.dequantize()
+    value = np.maximum(0.5 * (wide(a) @ wide(weights)) + wide(bias), 0)
+    bound = testing.error_bound(a, weights.astype(a.dtype), "f32", "f32", 0.5, 0.0, None, bias, "relu")
+    assert testing.share_of_bound(found, value, 1.01 * bound) <= 1
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 64), st.integers(1, 30_000), st.integers(1, 300), st.sampled_from((32, 64, 96, 128, 256)),
+    st.sampled_from((4, 8)), st.integers(1, 200), st.booleans(),
+)  # fmt: skip
+def test_tiles_of_mixed_products(m: int, n: int, steps: int, group: int, bits: int, sms: int, plain: bool) -> None:
+    """Steps and groups meet, four stages fit beside the sums of slices, and parts of K are whole steps."""
+    s, on = mixed_plan.MixedShape(1, m, n, steps * group, bits, group, plain), Hardware(sms=sms)
+    t = mixed_plan.tile(s, on, on_cpu=False)
+    assert t.rows >= m and t.groups * t.slices <= 4
+    for length in (t.depth, t.slices * t.depth):
+        assert length % group == 0 or group % length == 0
+    stage = t.slices * t.depth * (t.groups * 64 * bits // 8 + 2 * t.rows)
+    sums = 4 * t.slices * t.groups * 64 * t.rows if t.slices > 1 else 0
+    assert t.slices == 1 or 4 * stage + sums <= on.shared
+    assert t.parts == 1 or (plain and s.k % (t.parts * t.slices * t.depth) == 0 and s.k // t.parts % group == 0)
 
 
 def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +428,7 @@ def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.Mo
     ops.conv2d(IMAGE, FILTER)
     ops.conv2d(IMAGE, FILTER[:, :1, :1])
     ops.conv2d(IMAGE, np.ascontiguousarray(FILTER[:, :1, :1]))
-    monkeypatch.setattr("tilemma.ops.mixed._parts", lambda *a: 2)
+    monkeypatch.setattr(mixed_plan, "tile", lambda *_, **__: MixedTile(16, 1, 1, 32, 2))
     ops.mixed_matmul(F16, S4)
     assert set(seen) <= {*launch_cache.NAMES, "work.partial"} and {"a", "b", "scale_a", "c", "bias", "out"} <= set(
         seen

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma import dtypes
-from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import WrongArgumentType, described
 from tilemma.kernels import Kernel
-from tilemma.ops import forms
+from tilemma.ops import forms, mixed_plan
 from tilemma.ops.arguments import Call, Rules, ending, transposed
-from tilemma.ops.forms import Operand, Prepared, padded
+from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
-from tilemma.ops.mixed_kernels import ROWS, mixed_sums, mixed_tiles, widened_weights
+from tilemma.ops.mixed_kernels import mixed_sums, mixed_tiles, widened_weights
+from tilemma.ops.mixed_plan import MixedShape
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
@@ -81,22 +81,27 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         Operand(left, "a"),
         *(Operand(forms.widened(x, shape), s) for x, s in ((weights, "b"), (steps, "scale_a"))),
     ]
-    tile = _tile(result, shape[-2], shape[-1], group)
+    m, n = shape[-2:]
+    bits, plain = 4 if kind == "s4" else 8, call.a.rank == 2 and not result.is_empty
+    whole = MixedShape(math.prod(shape[:-2]), m, n, extents[0], bits, group, plain)
+    on, on_cpu = hardware(result.device), result.device[0] == "cpu"
     constants = {
         "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name, "AB": batches(left, "B"),
-        "GROUP": group, **tile,
+        "GROUP": group,
     }  # fmt: skip
     kernel = mixed_sums
     if away is None and _summed(weights, kind, group):
-        constants["TV"] = kind
+        tile = mixed_plan.tile(whole, on, on_cpu=on_cpu)
+        constants |= {"TV": kind, "SLICES": tile.slices}
     else:
+        tile = mixed_plan.single(whole, on, on_cpu=on_cpu)
         kernel, shift = mixed_tiles, steps if away is None else away
         operands.append(Operand(forms.widened(shift, shape), "scale_a" if away is None else "scale_b"))
         constants |= {"TZ": shift.dtype.name, "PACKED": kind == "s4", "ZEROS": away is not None}
-    parts = _parts(result, call.a, group, tile)
+    constants |= tile.constants
     named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
-    if parts > 1:
-        return _in_parts(call, kernel, out, result, made, operands, named, constants, parts)
+    if tile.parts > 1:
+        return _in_parts(call, kernel, out, result, made, operands, named, constants, tile.parts)
     return forms.prepared(call, out, result, made, kernel, operands, named, constants)
 
 
@@ -139,15 +144,6 @@ def _by_widening(
     return replace(found, steps=(first, *renamed), work={**found.work, "widened": (shape, dtype)})
 
 
-def _parts(result: ArrayRef, a: ArrayRef, group: int, tile: Mapping[str, int]) -> int:
-    """Parts of K that are summed apart: enough that few rows keep all SMs busy."""
-    unit = math.lcm(group, tile["TILE_K"])
-    if result.device[0] == "cpu" or a.rank != 2 or a.shape[0] > 64 or a.shape[1] % unit or result.is_empty:
-        return 1
-    most = 4 * hardware(result.device).sms // cdiv(result.shape[1], ROWS * tile["GROUPS"])
-    return max((n for n in (1, 2, 4, 8) if a.shape[1] // unit % n == 0 and n <= most), default=1)
-
-
 def _divided(x: ArrayRef, axis: int, parts: int) -> ArrayRef:
     """A matrix as [parts, ..], with ``axis`` divided."""
     shape = [n // parts if i == axis else n for i, n in enumerate(x.shape)]
@@ -187,14 +183,6 @@ def _in_parts(
 
 def _wide(x: ArrayRef) -> ArrayRef:
     return x._replace(shape=(1, *x.shape), strides=(0, *x.strides), owner=(x.owner,))
-
-
-def _tile(result: ArrayRef, m: int, n: int, group: int) -> dict[str, int]:
-    """Two warpgroups convert weights, for as many rows of activations as their registers hold."""
-    depth = next((n for n in (128, 64, 32) if group % n == 0 or (group % 32 == 0 and n % group == 0)), 64)
-    if result.device[0] == "cpu":
-        return {"TILE_M": padded(m, 8, 256), "TILE_K": depth, "GROUPS": min(cdiv(n, ROWS), 4)}
-    return {"TILE_M": padded(m, 8, 64) if m <= 64 else 128, "TILE_K": depth, "GROUPS": 2}
 
 
 def _result_shape(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilemma as tm
-from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
+from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, shared
 from tilemma.ops.epilogue import EpilogueFunction, Place, epilogue_function
 
 # Weights that a warpgroup multiplies: its rows of the transposed product.
@@ -13,16 +13,40 @@ ROWS = 64
 
 
 def store_transposed(
-    mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int
+    mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int,
+    slices: int = 1,
+) -> None:  # fmt: skip
+    """Stores the transposed tile ``mc`` [groups * ROWS, columns] of a block with the epilogue.
+
+    The warpgroups of ``slices`` slices of K have sums of their own, which are added in the order of K.
+    """
+    if slices == 1:
+        for p, _ in parallel(groups, 1, level="group-4"):
+            _store_part(mc, out, epilogue, tile, columns, groups, p)
+        return
+    room = shared("f32", slices, groups * ROWS, columns)
+    for p, s in parallel(groups, slices, level="group-4"):
+        mma.store(mc, room.subspan(1, ROWS, columns).at(s, p, 0).sqz())
+    for p, s in parallel(groups, slices, level="group-4"):
+        with if_(s == 0):
+            for other in range(1, slices):
+                more = mma.frag("f32", ROWS, columns)
+                mma.load(room.subspan(1, ROWS, columns).at(other, p, 0).sqz(), into=more)
+                for i, j in apply(mc):
+                    mc[i, j] = mc[i, j] + more[i, j]
+            _store_part(mc, out, epilogue, tile, columns, groups, p)
+
+
+def _store_part(
+    mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int, p: Any
 ) -> None:
-    """Stores the transposed tile ``mc`` [groups * ROWS, columns] of a block with the epilogue."""
+    """Stores part ``p`` of the tile, that of a warpgroup."""
     batch, m, n = tile
-    for p in parallel(groups, level="group-4"):
-        at = Place(batch, batch, batch, batch, m * columns, (n * groups + p) * ROWS)
-        if not epilogue.plain:
-            for i, j in apply(mc):
-                mc[i, j] = epilogue.of(mc[i, j], at, j, i)
-        mma.store(mc, out.subspan(1, columns, ROWS).at(batch, m, n * groups + p).sqz(), transp=True)
+    at = Place(batch, batch, batch, batch, m * columns, (n * groups + p) * ROWS)
+    if not epilogue.plain:
+        for i, j in apply(mc):
+            mc[i, j] = epilogue.of(mc[i, j], at, j, i)
+    mma.store(mc, out.subspan(1, columns, ROWS).at(batch, m, n * groups + p).sqz(), transp=True)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))
@@ -53,6 +77,7 @@ def mixed_sums(
     TILE_M=16,
     TILE_K=64,
     GROUPS=1,
+    SLICES=1,
     SCALE=False,
     ADDEND="",
     ALONG="",
@@ -61,31 +86,38 @@ def mixed_sums(
     """out[b] = activation(alpha * a[b] x (values * scales) + beta * c[b] + bias).
 
     The transposed product is computed: the weights are its left operand.  Their values are exact in T.  The
-    products of each group are summed apart, and this sum is scaled in f32.
+    products of each group are summed apart, and this sum is scaled in f32.  SLICES steps along K are copied
+    together, and each is multiplied by warpgroups of its own.  SLICES * TILE_K is a multiple of GROUP, or divides
+    it.
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
-    UNIT, EACH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1)
+    UNIT, EACH, DEPTH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1), SLICES * TILE_K
+    LINES = max(DEPTH // GROUP, 1)
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
-        a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K)
-        s_s = shared(TS, 1, EACH, GROUPS * ROWS)
+        a_s, w_s = shared(T, TILE_M, DEPTH), shared(TV, GROUPS * ROWS, DEPTH)
+        s_s = shared(TS, 1, LINES, GROUPS * ROWS)
         mc = mma.frag("f32", ROWS, TILE_M, init=0.0)
-        for k in foreach(cdiv(K, TILE_K)):
-            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K).at(batch if VB != 1 else 0, n, k).sqz(), w_s)
-            dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
-            which = k * TILE_K // GROUP
-            first = n * GROUPS * ROWS
-            dma.copy(scales.view(1, EACH, GROUPS * ROWS).from_(batch if SB != 1 else 0, which, first), s_s)
-            for p in parallel(GROUPS, level="group-4"):
+        for k in foreach(cdiv(K, DEPTH)):
+            own = batch if VB != 1 else 0
+            dma.copy(values.subspan(1, GROUPS * ROWS, DEPTH).at(own, n, k).sqz(), w_s)
+            dma.copy(a.subspan(1, TILE_M, DEPTH).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
+            which, first = k * DEPTH // GROUP, n * GROUPS * ROWS
+            dma.copy(scales.view(1, LINES, GROUPS * ROWS).from_(batch if SB != 1 else 0, which, first), s_s)
+            for p, s in parallel(GROUPS, SLICES, level="group-4"):
+                # The weights of a group are converted while those of the group before are multiplied.
+                parts = []
                 for g in range(EACH):
                     part = mma.fill(0.0, "f32")
-                    weights = mma.load(w_s.subspan(ROWS, UNIT).at(p, g), dtype=T)
-                    mma.row.row(part, weights, mma.load(a_s.subspan(TILE_M, UNIT).at(0, g)))
-                    step = mma.frag(TS, ROWS)
-                    mma.load(s_s.subspan(1, 1, ROWS).at(0, g, p).sqz(), step)
+                    weights = mma.load(w_s.subspan(ROWS, UNIT).at(p, s * EACH + g), dtype=T)
+                    mma.row.row(part, weights, mma.load(a_s.subspan(TILE_M, UNIT).at(0, s * EACH + g)))
+                    step, line = mma.frag(TS, ROWS), s * TILE_K // GROUP + g
+                    mma.load(s_s.subspan(1, 1, ROWS).at(0, line, p).sqz(), step)
+                    parts.append((part, step))
+                for part, step in parts:
                     for i, j in apply(mc):
                         mc[i, j] = tm.math.fma(part[i, j], step[i].astype("f32"), mc[i, j])
-        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS)
+        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS, SLICES)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))
@@ -142,7 +174,7 @@ def mixed_tiles(
             dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
             own = batch if VB != 1 else 0
             dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K // EACH).at(own, n, k).sqz(), w_s)
-            for p in parallel(GROUPS, level="group-4"):
+            for p, _ in parallel(GROUPS, 1, level="group-4"):
                 weights = mma.frag(T, ROWS, TILE_K)
                 first = (n * GROUPS + p) * ROWS
                 if GROUP % TILE_K == 0:

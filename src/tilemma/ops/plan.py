@@ -203,7 +203,8 @@ SPILLING = ((256, 128, 64), (64, 256, 64))
 # Those of integers are converted to f32 for an epilogue.
 SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
-# are computed by hand: their plain text has not been measured, or was slower.
+# whose columns have scales of their own are computed by hand: their plain text was slower, or has not been timed.
+# Of block scales the plain text took 1.02 of the time at 4096^3, and 0.92 at 8192^3.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 # Its registers do not hold the sum of the parts.
@@ -341,7 +342,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
                         rows = RASTER // cluster[0] if plan.back else RASTER
-                        hand = bool(p.promote or p.grouped) or cluster != (1, 1)
+                        apart = p.promote and not in_pairs(p)
+                        hand = apart or bool(p.grouped) or cluster != (1, 1)
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         yield replace(found, by_hand=hand)
 

@@ -77,7 +77,7 @@ def _pairs(e: Emitter, words: Sequence[Reg], quad: Linear, have: DType, want: DT
     return [_bytes(e, x, have.kind == "int", want) for x in both]
 
 
-def _permuted(e: Emitter, low: Reg, high: Reg, selector: Reg | Imm) -> Reg:
+def _permuted(e: Emitter, low: Reg, high: Reg | Imm, selector: Reg | Imm) -> Reg:
     return e.pure("prmt.b32", "b32", low, high, selector, hint="bytes")
 
 
@@ -98,17 +98,13 @@ def _less(e: Emitter, raised: Reg, away: float, t: DType) -> Reg:
 def _nibbles(e: Emitter, words: Sequence[Reg], quad: Linear, signed: bool, want: DType) -> list[Reg]:
     """Lane q of a quad has byte q of each word: two neighbouring elements, the first in the low bits."""
     unit, value = _UNIT[want.name]
-    chosen = e.register(quad * 0x11 + 0x40, hint="bytes_of_lane")
-    if len(words) == 1:
-        own = _permuted(e, words[0], words[0], chosen)
-    else:
-        own = _permuted(e, words[0], words[1], chosen)
-    if len(words) == 4:
-        own = _permuted(e, own, _permuted(e, words[2], words[3], chosen), Imm(0x5410, "b32"))
-    upper = e.pure("shr.u32", "b32", own, Imm(4), hint="upper")
+    chosen = e.register(quad + 0x4440, hint="byte_of_lane")
     found = []
-    for i in range(len(words)):
-        both = _permuted(e, own, upper, Imm(0x11 * i + 0x1100 * (4 + i), "b32"))
+    for word in words:
+        own = _permuted(e, word, Imm(0, "b32"), chosen)
+        # The byte, and again 12 bits higher: its upper element starts the upper half. The multiplication leaves
+        # the units of prmt and lop3 free, which are half as fast as those of fma and have most of the work.
+        both = e.pure("mul.lo.u32", "b32", own, Imm(0x1001, "b32"), hint="both")
         if signed:
             # The flipped sign bit is 8 more than the element.
             found.append(_less(e, _logic(e, both, 0xF, unit | 8, _AND_XOR), value + 8, want))

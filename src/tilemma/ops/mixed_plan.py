@@ -1,0 +1,156 @@
+"""The tile of `mixed_matmul` where the sums of groups are scaled: by a model of the time of a unit, which is 64
+columns x 128 rows of weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.forms import padded
+from tilemma.ops.mixed_kernels import ROWS
+from tilemma.ops.plan import LAUNCH, RESERVED, Hardware
+
+_UNIT = 128
+# With more rows `mixed` widens the weights once, and the sums of parts take longer than they save.
+_MOST_ROWS = 64
+# Warpgroups of a block: one alone waits for each of its own multiplies, four had the rate of two.
+_WARPGROUPS = 4
+# Parts of K.
+_PARTS = (1, 2, 4, 8)
+# With four warpgroups a thread has about 112 registers: for more rows ptxas 13.5 spills, or waits for each
+# multiply, where a step has two groups in flight.
+_OVERLAPPED_ROWS = 8
+# Stages below which copies are not issued early enough.
+_ENOUGH_STAGES = 4
+# Measured on an H200 with 4-bit weights 8192 x 8192, one row: clocks from the start of a unit to the end of its
+# multiplies; the launch and the first copy; the call that adds parts; the share of what is not the bottleneck that
+# adds to its time.
+_LATENCY, _START, _ADD, _EXPOSED = 470.0, 0.9e-6, 2.8e-6, 0.3
+# Bytes a clock into an SM from the L2 cache while all read: a product of 8192^3 without multicast takes as many.
+_CACHE = 40.0
+# Clocks of a unit's conversions: 189 instructions in the loop of a warp of each scheduler (SASS of ptxas 13.5).
+_CONVERT = 189.0
+
+
+@dataclass(frozen=True, slots=True)
+class MixedShape:
+    """A product [batch, m, k] x [k, n], with weights of ``bits`` in groups of ``group``.
+
+    ``plain``: its operands are matrices, of which parts of K may be multiplied apart.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    bits: int
+    group: int
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MixedTile:
+    """``rows`` of activations and ``groups`` * 64 columns of weights of a block; ``depth`` of K that a warpgroup
+    multiplies in each step, of ``slices`` that are copied together; ``parts`` of K are products of their own."""
+
+    rows: int
+    groups: int
+    slices: int
+    depth: int
+    parts: int
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Of both kernels; `mixed_sums` has SLICES too."""
+        return {"TILE_M": self.rows, "TILE_K": self.depth, "GROUPS": self.groups}
+
+
+def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
+    """The tile of `mixed_sums`: on a GPU with pipelines the fastest by the model.
+
+    Among equally fast ones it has fewer parts, then deeper steps, whose conversions and multiplies overlap, then
+    more warpgroups, which hide more of the latency.
+    """
+    simple = single(s, on, on_cpu=on_cpu)
+    if on_cpu or not on.pipelines or s.m > _MOST_ROWS:
+        return simple
+
+    def cost(t: MixedTile) -> tuple[float, int, int, int]:
+        return round(seconds(t, s, on), 7), t.parts, -t.depth, -t.groups * t.slices
+
+    return min(candidates(s, on, simple.rows), key=cost, default=simple)
+
+
+def single(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
+    """The tile of `mixed_tiles`, also without pipelines: two warpgroups, and so many parts of K that few rows
+    keep all SMs busy."""
+    depth = _depth(s.group)
+    if on_cpu:
+        return MixedTile(padded(s.m, 8, 256), min(cdiv(s.n, ROWS), 4), 1, depth, 1)
+    t = MixedTile(padded(s.m, 8, 64) if s.m <= _MOST_ROWS else 128, 2, 1, depth, 1)
+    if s.m > _MOST_ROWS:
+        return t
+    most = 4 * on.sms // max(cdiv(s.n, t.groups * ROWS), 1)
+    return replace(t, parts=max(n for n in _PARTS if n == 1 or (n <= most and _divides(n, t, s))))
+
+
+def seconds(t: MixedTile, s: MixedShape, on: Hardware) -> float:
+    """The time of a call by the model.  Not modelled: weights that stay in the L2 cache between calls."""
+    blocks = s.batch * cdiv(s.m, t.rows) * cdiv(s.n, t.groups * ROWS) * t.parts
+    units = cdiv(s.k, t.parts * t.slices * _UNIT)
+    weights = _UNIT * ROWS * s.bits / 8 + 4 * ROWS * _UNIT / s.group
+    busy = min(blocks, on.sms)
+    clocks = (
+        weights * busy / (on.memory / on.clock),
+        (weights + 2 * _UNIT * t.rows / t.groups) / _CACHE,
+        2 * _UNIT * ROWS * t.rows / on.tensor,
+        _CONVERT,
+    )
+    bound = max(clocks)
+    step = max(_LATENCY, t.groups * t.slices * (bound + _EXPOSED * (sum(clocks) - bound)))
+    adding = _ADD + 8 * t.parts * s.batch * s.m * s.n / on.memory if t.parts > 1 else 0.0
+    return LAUNCH + _START + cdiv(blocks, on.sms) * units * step / on.clock + adding
+
+
+def candidates(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
+    """The tiles of `mixed_sums` for ``rows`` rows that fit the device."""
+    base = _depth(s.group)
+    for groups, slices, times, parts in product((1, 2, 4), (1, 2, 4), (1, 2), _PARTS):
+        t = MixedTile(rows, groups, slices, base * times, parts)
+        step = t.slices * t.depth
+        if groups * slices > _WARPGROUPS or not (_meets(t.depth, s.group) and _meets(step, s.group)):
+            continue
+        if groups * slices == _WARPGROUPS and t.depth > min(s.group, _UNIT) and rows > _OVERLAPPED_ROWS:
+            continue
+        fits = step <= max(s.k, base) and _ENOUGH_STAGES * _stage(t, s) <= _ring(t, on)
+        if fits and (parts == 1 or _divides(parts, t, s)):
+            yield t
+
+
+def _divides(parts: int, t: MixedTile, s: MixedShape) -> bool:
+    """Whether ``parts`` parts of K are whole groups and steps."""
+    return s.plain and s.k > 0 and s.k % (parts * math.lcm(s.group, t.slices * t.depth)) == 0
+
+
+def _meets(depth: int, group: int) -> bool:
+    """Whether steps of ``depth`` are whole groups, or groups whole steps."""
+    return depth % group == 0 or group % depth == 0
+
+
+def _depth(group: int) -> int:
+    return next((n for n in (128, 64, 32) if group % n == 0 or (group % 32 == 0 and n % group == 0)), 64)
+
+
+def _stage(t: MixedTile, s: MixedShape) -> int:
+    """Bytes of a stage: weights, activations and scales."""
+    step = t.slices * t.depth
+    return t.groups * ROWS * (step * s.bits // 8 + 4 * max(step // s.group, 1)) + 2 * t.rows * step
+
+
+def _ring(t: MixedTile, on: Hardware) -> int:
+    """Bytes for stages beside the sums of slices, whose rows are padded by at most 32 bytes."""
+    sums = 4 * t.slices * t.groups * ROWS * (t.rows + 8) if t.slices > 1 else 0
+    return on.shared - RESERVED - sums
