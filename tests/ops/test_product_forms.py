@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import strided
+from form_cases import FORMS, drawn, share, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,139 +20,6 @@ from tilemma.ops import forms, launch_cache, mixed_plan
 from tilemma.ops import mixed as mixed_products
 from tilemma.ops.mixed_plan import MixedTile
 from tilemma.ops.plan import Hardware
-
-SIZES = (1, 3, 8, 17, 64, 72, 130)
-
-
-@dataclass(frozen=True)
-class Form:
-    """A call: the function with its operands, and the product in float64 with the bound before the epilogue."""
-
-    run: Callable[..., Any]
-    product: Any
-    bound: Callable[..., Any]
-    acc: str
-    results: tuple[str, ...]
-
-
-def wide(x: Any) -> Any:
-    return testing.to_float64(x)
-
-
-def operand(rng: random.Random, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
-    values = testing.random_array(shape, dtype, seed)
-    return strided(values, rng, rng.choice(["rows", "columns", "neither"]), str(seed), {})
-
-
-def gated(rng: random.Random, seed: int) -> Form:
-    m, n, k, dtype = rng.choice(SIZES), rng.choice(SIZES), rng.choice(SIZES), rng.choice(("f16", "bf16"))
-    x = operand(rng, (*rng.choice([(), (2,)]), m, k), dtype, 4 * seed)
-    gate, up = operand(rng, (k, n), dtype, 4 * seed + 1), operand(rng, (k, n), dtype, 4 * seed + 2)
-    silu = testing.ACTIVATIONS["silu"].value(wide(x) @ wide(gate))
-    second = wide(x) @ wide(up)
-    errors = [testing.error_bound(x, w, "f32", "f32", activation=a) for w, a in ((gate, "silu"), (up, None))]
-    error = errors[0] * np.abs(second) + errors[1] * np.abs(silu) + errors[0] * errors[1]
-    error = error + 2.0**-22 * np.abs(silu * second)
-    options = {"x": x, "gate": gate, "up": up}
-    return Form(
-        lambda **k: ops.gated_matmul(**options, **k), silu * second, lambda: error, "f32", ("f16", "bf16", "f32")
-    )
-
-
-def sparse(rng: random.Random, seed: int) -> Form:
-    m, n, k = rng.choice(SIZES), rng.choice(SIZES), rng.choice((32, 64, 160, 320))
-    dtype = rng.choice(("f16", "bf16", "f8_e4m3", "s8"))
-    whole = tm.sparse.prune(testing.random_array((m, k), dtype, 4 * seed))
-    a = tm.sparse.compress(whole, rng.choice(("u8", "u16", "u32")))
-    b = operand(rng, (*rng.choice([(), (2,)]), k, n), dtype, 4 * seed + 1)
-    acc = "s32" if dtype == "s8" else "f32"
-    left = np.broadcast_to(whole, (*b.shape[:-2], m, k))
-    results = ("s32", "s8", "f16") if acc == "s32" else ("f16", "bf16", "f32")
-    return Form(
-        lambda **k: ops.sparse_matmul(a, b, **k), wide(whole) @ wide(b),
-        lambda: testing.error_bound(left, b, acc, acc), acc, results,
-    )  # fmt: skip
-
-
-def mixed(rng: random.Random, seed: int) -> Form:
-    m, n, k = rng.choice(SIZES), rng.choice(SIZES), rng.choice((32, 64, 192, 384))
-    dtype, kind = rng.choice(("f16", "bf16")), rng.choice(("s8", "s4", "f8_e4m3"))
-    group = rng.choice([None, 32, k // 2])
-    zeros = kind != "f8_e4m3" and rng.random() < 0.5
-    b = tm.quantize(
-        testing.random_array((k, n), "f32", 4 * seed), kind, group, zeros=zeros, scales=rng.choice(("f32", "f16"))
-    )
-    a = operand(rng, (*rng.choice([(), (2,)]), m, k), dtype, 4 * seed + 1)
-    weights = b.dequantize()
-    # Each weight may be rounded to the type of ``a``: half of its last bit, and of the smallest number.
-    lost = {"f16": 2.0**-11, "bf16": 2.0**-8}[dtype] * np.abs(wide(weights)) + 2.0**-25
-    right = np.broadcast_to(np.abs(weights), (*a.shape[:-2], k, n)).astype(a.dtype)
-    return Form(
-        lambda **k: ops.mixed_matmul(a, b, **k), wide(a) @ wide(weights),
-        lambda: 1.01 * testing.error_bound(a, right, "f32", "f32") + np.abs(wide(a)) @ lost, "f32",
-        ("f16", "bf16", "f32"),
-    )  # fmt: skip
-
-
-def convolved(x: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-    """The convolution in float64, an element of the filter at a time."""
-    (images, _, _, _), (_, r, s, _) = x.shape, w.shape
-    x = np.pad(wide(x), ((0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)))
-    high = (x.shape[1] - dilation[0] * (r - 1) - 1) // stride[0] + 1
-    broad = (x.shape[2] - dilation[1] * (s - 1) - 1) // stride[1] + 1
-    total = np.zeros((images, high, broad, w.shape[0]))
-    for i in range(r):
-        for j in range(s):
-            rows = slice(i * dilation[0], i * dilation[0] + (high - 1) * stride[0] + 1, stride[0])
-            columns = slice(j * dilation[1], j * dilation[1] + (broad - 1) * stride[1] + 1, stride[1])
-            total += x[:, rows, columns] @ wide(w)[:, i, j].T
-    return total
-
-
-def convolution(rng: random.Random, seed: int) -> Form:
-    dtype = rng.choice(("f16", "bf16"))
-    r, s = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 3))
-    stride, padding = [tuple(rng.choice(v) for _ in range(2)) for v in ((1, 1, 2), (0, 0, 1, 2))]
-    dilation = tuple(rng.choice((1, 1, 2)) for _ in range(2))
-    h, w_, c, o = rng.choice((6, 9)), rng.choice((5, 14)), rng.choice((3, 16, 72)), rng.choice((4, 40))
-    x = operand(rng, (2, h, w_, c), dtype, 4 * seed)
-    w = testing.random_array((o, r, s, c), dtype, 4 * seed + 1)
-    product = convolved(x, w, stride, padding, dilation)
-    # The bound is of sums of |products|: the same convolution of magnitudes.
-    total = convolved(abs(x.astype(np.float32)), abs(w.astype(np.float32)), stride, padding, dilation)
-    error = testing.accumulation_bound(total, r * s * c, tm.dtypes.dtype("f32"), dtype, 0.0)
-    options = {"x": x, "w": w, "stride": stride, "padding": padding, "dilation": dilation}
-    return Form(lambda **k: ops.conv2d(**options, **k), product, lambda: error, "f32", ("f16", "bf16", "f32"))
-
-
-FORMS = {"gated": gated, "sparse": sparse, "mixed": mixed, "convolution": convolution}
-
-
-def share(name: str, seed: int) -> float:
-    """The share of the bound that a random call with a random epilogue uses."""
-    rng = random.Random(seed)
-    form = FORMS[name](rng, seed)
-    shape = form.product.shape
-    given: dict[str, Any] = {"alpha": rng.choice([1.0, -0.5]), "out_dtype": rng.choice(form.results)}
-    value, terms = given["alpha"] * form.product, np.abs(given["alpha"] * form.product)
-    if rng.random() < 0.5:
-        given |= {"c": testing.random_array(shape, "f32", 4 * seed + 3), "beta": 2.0}
-        value, terms = value + 2 * wide(given["c"]), terms + 2 * np.abs(wide(given["c"]))
-    if rng.random() < 0.5:
-        given["bias"] = testing.random_array(shape[-1:], "f16", 4 * seed + 3)
-        value, terms = value + wide(given["bias"]), terms + np.abs(wide(given["bias"]))
-    error = abs(given["alpha"]) * form.bound() + 6 * 2.0**-24 * terms
-    if name != "gated" and rng.random() < 0.5:
-        given["activation"] = "relu"
-        value = np.maximum(value, 0)
-    out = tm.dtypes.dtype(given["out_dtype"])
-    if rng.random() < 0.5:
-        kind = rng.choice(["rows", "columns", "neither"])
-        given["out"] = strided(np.zeros(shape, out.numpy), rng, kind, "out", {})
-    result = form.run(**given)
-    plain = given["alpha"] == 1 and not {"c", "bias", "activation"} & set(given)
-    bound = testing._stored(value, error, tm.dtypes.dtype(form.acc), out, plain)
-    return testing.share_of_bound(result, value, bound)
 
 
 @pytest.mark.parametrize("seed", range(examples(12)))
@@ -197,7 +63,8 @@ def test_calls_on_the_machine(name: str, tile: int, arch: str, seed: int, monkey
     monkeypatch.setattr(forms, "run", run)
     if name == "sparse" and arch == "sm_80":
         # e4m3 has no sparse instruction before sm_89.
-        seed = next(s for s in range(seed, 100) if "f8" not in str(sparse_type(s)))
+        f8 = tm.dtypes.f8_e4m3.numpy
+        seed = next(s for s in range(seed, 100) if drawn(name, 1000 + s)[0].operands["b"].dtype != f8)
     assert share(name, 1000 + seed) <= 1
 
 
@@ -217,14 +84,6 @@ def test_weights_that_are_widened_first(target: str, seed: int, monkeypatch: pyt
     )
     assert share("mixed", 2000 + seed) <= 1
     assert ("widened_weights" in kernels) == ("product_of_tiles" in kernels)
-
-
-def sparse_type(seed: int) -> str:
-    rng = random.Random(1000 + seed)
-    for _ in range(2):
-        rng.choice(SIZES)
-    rng.choice((32, 64, 160, 320))
-    return rng.choice(("f16", "bf16", "f8_e4m3", "s8"))
 
 
 def test_the_gate_is_not_rounded() -> None:

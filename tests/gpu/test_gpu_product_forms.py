@@ -1,0 +1,26 @@
+"""Random calls of the further products on a GPU, of sizes that are cut into many tiles."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilemma.runtime import gpu_unavailable_reason
+
+pytestmark = pytest.mark.gpu
+MISSING = gpu_unavailable_reason()
+if MISSING:
+    pytest.skip(MISSING, allow_module_level=True)
+pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
+import form_cases  # noqa: E402
+
+
+@pytest.mark.parametrize("name", form_cases.FORMS)
+@pytest.mark.parametrize("first", range(0, 80, 10))
+def test_random_calls_are_within_the_bound(name: str, first: int) -> None:
+    for seed in range(first, first + 10):
+        assert form_cases.share(name, seed, "cuda", deep=True) <= 1, seed
