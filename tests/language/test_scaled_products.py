@@ -95,6 +95,23 @@ def test_a_scaled_product(t: str, d: str, form: tuple[str, str], span: str, arch
     np.testing.assert_array_equal(found["c"], wanted.astype(dtype(d).numpy))
 
 
+@pytest.mark.parametrize(("form", "arch"), [(FUSED, "sm_80"), (LATER, "sm_90a")])
+def test_a_scaled_product_of_integers(form: tuple[str, str], arch: str) -> None:
+    """A sum in s32 is scaled in f32, not by a scale converted to an integer, and rounded before it is added."""
+    co, python = (x.format(v="v.subspan(16, 1).at(i, 0)") for x in form)
+    facts = {"t": "s8", "d": "s32", "m": 16, "k": 32, "level": "group", "span": "M, 1", "dims": '"M", 1'}
+    r = np.random.default_rng(4)
+    x, y = r.integers(-128, 128, (24, 96), np.int8), r.integers(-128, 128, (24, 96), np.int8)
+    v = r.standard_normal((24, 1)).astype(np.float32)
+    given = {"a": x, "b": y, "v": v, "c": np.zeros((24, 24), np.int32)}
+    found = agree(CO.format(co=co, **facts), PYTHON.format(python=python, **facts), given, (arch,))
+    assert not isinstance(found, str), found
+    steps = [x[:, k : k + 32].astype(np.int32) @ y[:, k : k + 32].T.astype(np.int32) for k in (0, 32, 64)]
+    np.testing.assert_array_equal(
+        found["c"], 2 + sum(np.rint(p.astype(np.float32) * (v * np.float32(0.5))) for p in steps)
+    )
+
+
 @pytest.mark.parametrize("form", [FUSED, LATER])
 def test_scales_that_are_not_one_for_each_row(form: tuple[str, str]) -> None:
     """Refused when compiled: the generated code would take the numbers of another row."""

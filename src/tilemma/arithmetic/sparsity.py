@@ -22,7 +22,7 @@ from tilemma.records import record
 
 Array = NDArray[Any]
 _FIRST, _SECOND = 0b0100, 0b1110
-_SECTION = "PTX ISA, 9.7.14.6.1, Sparse matrix storage"
+SECTION = "PTX ISA, 9.7.14.6.1, Sparse matrix storage"
 
 
 @record
@@ -80,8 +80,8 @@ def broken(fields: Array, values: Array, t: DType) -> tuple[int, int] | None:
 def rule_of(t: DType) -> str:
     """The rule that `broken` checks, in words."""
     if pattern(t).stored == 1:
-        return f"0b0100 or 0b1110: which of two columns of {t} is stored ({_SECTION})"
-    return f"two rising positions, the first in the lower two bits ({pattern(t).name} of {t}; {_SECTION})"
+        return f"0b0100 or 0b1110: which of two columns of {t} is stored ({SECTION})"
+    return f"two rising positions, the first in the lower two bits ({pattern(t).name} of {t}; {SECTION})"
 
 
 def columns_of(fields: Array, t: DType) -> Array:

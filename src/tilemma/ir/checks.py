@@ -213,7 +213,8 @@ def checked_metadata(
         dtype=t,
         meta=shape_text(have),
         type=words,
-        rule=f"four bits for each {pattern.width} columns ({pattern.name}); columns a word describes: {each}",
+        rule=f"four bits for each {pattern.width} columns ({pattern.name}; {sparsity.SECTION}); "
+        f"columns that a word describes: {each}",
         remedy=f"load {columns}" if columns else f"make K a multiple of {sparsity.unit(t, u8)}",
     )
 

@@ -62,7 +62,7 @@ from tilemma.records import record
 class ContractMismatch(CompileError):
     code = "contract-shapes"
     found = "`mma.{contract}` got A {a} and B {b}: {disagreement}"
-    expected = "{contract} takes A{wants_a} and B{wants_b}"
+    expected = "{contract} takes A{wants_a} and B{wants_b}{stored}"
     fix = "{remedy}"
 
 
@@ -83,7 +83,10 @@ class StoreShape(CompileError):
 class OperandTypes(CompileError):
     code = "operand-types"
     found = "`mma.{contract}` got A of {a} and B of {b}"
-    expected = "operands of one element type (the two 8-bit floats may be mixed)"
+    expected = (
+        "operands of one element type; e4m3 and e5m2, s8 and u8, s4 and u4 may be mixed (PTX ISA, 9.7.14.2 and "
+        "9.7.15.2, Matrix Data-types)"
+    )
     fix = "convert one of them with an element loop, or declare both tiles with one type"
 
 
@@ -248,8 +251,8 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
     if m.negated and types[0] is not None and not types[0].is_float and types[0].bits < 32:
         raise NegatedOperand(m.span, contract=m.contract, a=types[0])
     rows, columns, ka, kb = extents(m.contract, a, b)
-    if m.meta is not None:
-        ka *= 2
+    sparse = m.meta is not None
+    ka *= 2 if sparse else 1
     acc = shapes.get(m.acc.name)
     wrong = ""
     if ka != kb:
@@ -259,13 +262,14 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
     if wrong:
         raise ContractMismatch(
             m.span,
-            contract=m.contract,
+            contract=f"{m.contract}.sp" if sparse else m.contract,
             a=shape_text(a),
             b=shape_text(b),
             disagreement=wrong,
-            wants_a=_WANTS[m.contract.a_transposed][0],
+            stored="; half of K is stored in A (PTX ISA, 9.7.14.6.1, Sparse matrix storage)" if sparse else "",
+            wants_a=_WANTS[m.contract.a_transposed][0].replace("K", "K/2" if sparse else "K"),
             wants_b=_WANTS[m.contract.b_transposed][1],
-            remedy=_other_contract(m.contract, a, b, acc, 2 if m.meta is not None else 1),
+            remedy=_other_contract(m.contract, a, b, acc, 2 if sparse else 1),
         )
     _same(m.acc.name, (rows, columns), shapes, m.span)
     if m.meta is not None:

@@ -230,10 +230,10 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
         if scale is not None:
             scales = scale(f, p.shape, x.shape[1])
             if len(scales) == 1:
-                p = p * scales[0]
+                p = _times(p, scales[0], t)
             else:
                 cuts = [slice(at, at + SCALE_BLOCK) for at in range(0, x.shape[1], SCALE_BLOCK)]
-                p = sum(product(x[:, q], y[q], t) * s for q, s in zip(cuts, scales, strict=True))
+                p = sum(_times(product(x[:, q], y[q], t), s, t) for q, s in zip(cuts, scales, strict=True))
             factors = np.abs(scales).max(0)
         registers, index = acc(f)
         if keeps is not None and not keeps(f):
@@ -313,6 +313,14 @@ def _scale(c: Compiler, op: Mma | ScaleMma) -> Callable[[Frame, tuple[int, ...],
     return scale
 
 
+def _times(p: Array, scale: Array, t: DType) -> Array:
+    """A sum of products times its scale; of integers in f32, rounded to the nearest integer within their range."""
+    if t.is_float:
+        return p * scale
+    scaled = p.astype(carrier(t)).astype(np.float32) * scale
+    return rounded(scaled, dtypes.f32, t).astype(np.int64)
+
+
 def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
     where, t = find(c, op.acc), types_of(c)[op.acc.name]
     scale, perturbation = _scale(c, op), c.perturbation
@@ -322,7 +330,7 @@ def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
         tile = registers.update(index, f[INSTANCE].threads)
         if tile.hidden is None or tile.data is None:
             return  # Nothing was multiplied: a loop over K = 0.
-        scaled = tile.hidden if scale is None else tile.hidden * scale(f, tile.data.shape, 1)[0]
+        scaled = tile.hidden if scale is None else _times(tile.hidden, scale(f, tile.data.shape, 1)[0], t)
         if perturbation is not None:
             scaled = perturbation.scaling(scaled, tile.data, t)
         tile.data = accumulate(tile.data, scaled, t)

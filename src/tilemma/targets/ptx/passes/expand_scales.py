@@ -168,12 +168,12 @@ class _Scaled:
         value: Expr = FragmentElement(part.name, (i, j), part.dtype, acc.index)
         if isinstance(op, (Mma, ScaleMma)):
             given = (("A", op.scale_a, i), ("B", op.scale_b, j))
-            scales: list[Expr] = [
-                Cast(Element(_element(x, v, at)), part.dtype) for x, v, at in given if v is not None
-            ]
-            scales += [Cast(op.factor, part.dtype)] if op.factor is not None else []
+            # A sum of integers is scaled in f32, and rounded to the nearest integer before it is added.
+            t = part.dtype if part.dtype.is_float else f32
+            scales: list[Expr] = [Cast(Element(_element(x, v, at)), t) for x, v, at in given if v is not None]
+            scales += [Cast(op.factor, t)] if op.factor is not None else []
             if scales:
-                value = binary("mul", value, reduce(partial(binary, "mul"), scales))
+                value = Cast(binary("mul", Cast(value, t), reduce(partial(binary, "mul"), scales)), part.dtype)
         total = binary("add", Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype), value)
         into = acc if into is None else into
         body = (SetFragmentElement(into, Cast(total, whole), span=op.span),)
