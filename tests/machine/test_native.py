@@ -232,3 +232,28 @@ def test_no_compiler_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv("PATH", path)
         monkeypatch.setenv("CC", cc)
         assert library._compiler() == wanted
+
+
+@pytest.mark.parametrize("name", ["triton_softmax_wide-softmax", "triton_matmul_f16_sm80_1-matmul"])
+def test_a_program_that_was_kept_runs_as_a_new_one(name: str) -> None:
+    """Also after many runs, which end the recording of some origins; other arrays get a program of their own."""
+    case = next(c for c in CASES if c.name == name)
+    ptx = (CORPUS / "ptx" / f"{case.file}.ptx").read_text(encoding="utf-8")
+    launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
+    found, programs = [], []
+    for _ in range(2):
+        args = case.build()[0]
+        job = Job(ptx, launch, args)
+        begun = [step.run for step in job.program.steps], job.program.followed, job.program.segments
+        reports = [job.run(seed=i, collect=True) for i in range(4)]
+        found.append(
+            [(r.to_json(), r.lines) for r in reports]
+            + [x.tobytes() for x in args.values() if hasattr(x, "tobytes")]
+        )
+        job.end()
+        programs.append(job.program)
+        assert ([step.run for step in job.program.steps], job.program.followed, job.program.segments) == begun
+        assert job.program.runs == 0
+    assert found[0] == found[1]
+    assert programs[0] is programs[1]
+    assert Job(ptx, {**launch, "read_only": [next(iter(args))]}, args).program is not programs[0]

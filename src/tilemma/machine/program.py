@@ -126,8 +126,9 @@ class Program:
     # Those of the last whose origin is recorded; moves to them: step, its wrapper and what that wraps.
     followed: frozenset[int] = frozenset()
     moves: list[tuple[Step, Callable[..., Any], Callable[..., Any]]] = field(default_factory=list)
-    # Runs so far.
+    # Runs so far, and what `count_run` has replaced.
     runs: int = 0
+    before: tuple[Any, ...] | None = None
     shared_offsets: dict[str, int] = field(default_factory=dict)
     static_shared: int = 0
     shared_base: int = 0
@@ -151,11 +152,24 @@ class Program:
         self.runs += 1
         if self.runs == _FOLLOWED + 1 and self.followed:
             narrow = {number for (cls, _), number in self.register_ids.items() if cls == "16"}
+            changed = [
+                (step, moved) for step, moved, _ in self.moves if step.run is moved and step.writes <= narrow
+            ]
+            self.before = self.followed, self.segments, self.batches, self.table, self.native, changed
             self.followed -= narrow
             for step, moved, inner in self.moves:
                 if step.run is moved and step.writes <= narrow:
                     step.run = inner
             build_segments(self)
+
+    def restart(self) -> None:
+        """Be as before the first run."""
+        self.runs = 0
+        if self.before is not None:
+            self.followed, self.segments, self.batches, self.table, self.native, changed = self.before
+            self.before = None
+            for step, moved in changed:
+                step.run = moved
 
     # -- registers
     def new_row(self, cls: str) -> int:

@@ -16,15 +16,14 @@ from tilemma.errors import (
     singular,
 )
 from tilemma.launch import Launch
-from tilemma.machine import binding, call, placement
+from tilemma.machine import binding, call, decoded, placement
 from tilemma.machine.arguments import refuse
 from tilemma.machine.coverage import Coverage, executed_lines
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.native import library
-from tilemma.machine.parser import parse
 from tilemma.machine.placement import Placed
 from tilemma.machine.problems import MachineFailure
-from tilemma.machine.program import Program, build_segments, decode_program
+from tilemma.machine.program import Program, build_segments
 from tilemma.machine.scheduler import Machine, Stop
 from tilemma.machine.shared_names import SharedNames
 from tilemma.machine.syntax import Entry, Module
@@ -158,15 +157,20 @@ class Job:
         wanted = launch.entry if isinstance(launch, Launch) else call.entry_name(launch)
         name = name or f"{wanted or 'kernel'}.ptx"
         register_source(name, ptx)
-        self.module: Module = parse(ptx, name, only=wanted)
+        self.module: Module = decoded.parsed(ptx, name, wanted)
         self.entry = self._accepted(wanted)
         self.binding = binding.bind(launch, self.entry, args, self.module.target)
         self.arch = arch or self.binding.arch or self.module.target
-        self.program: Program = decode_program(self.module, self.entry, self.arch)
+        self.key = decoded.key_of(ptx, name, self.arch, self.binding)
+        self.program: Program = decoded.take(self.key, self.module, self.entry, self.arch)
         number = int("".join(c for c in self.arch if c.isdigit()) or 0)
         binding.check_limits(self.binding, self.entry, self.program.static_shared, number)
         # The output of the last run, also if it ended with a hazard.
         self.printed = ""
+
+    def end(self) -> None:
+        """The job runs no more: another one of the same program may use what was decoded."""
+        decoded.give_back(self.key, self.program)
 
     def _entry(self, wanted: str | None) -> Entry:
         entries = self.module.entries
@@ -287,7 +291,9 @@ def run(
     options = call.options(seed=seed, strict=strict, collect=collect, max_steps=max_steps, trace=trace)
     job = Job(ptx, launch, args, arch)
     try:
-        return job.run(schedule=schedule, **options)
+        report = job.run(schedule=schedule, **options)
+        job.end()
+        return report
     finally:
         print_from_program(job.printed)
 
@@ -378,4 +384,5 @@ def check(
     verdict.coverage = Coverage.of(job.program, lines)
     # Only now: every schedule starts from the arrays as they were given.
     job.write_back(results)
+    job.end()
     return verdict

@@ -27,7 +27,7 @@ _HEADER = """#include <math.h>
 #include <string.h>
 /* Loops that vectors of the processor at hand make faster. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDEST __attribute__((target_clones("avx2", "default"), optimize("O3")))
+#define WIDEST __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
 #else
 #define WIDEST
 #endif
