@@ -34,6 +34,7 @@ def test_every_record_is_a_candidate_or_refused() -> None:
         ({"a_from": "shared"}, "SM90_64xNx16_F32F16F16_RS", "reads A from registers"),
         ({"a_from": "registers"}, "SM90_64xNx16_F32F16F16_SS", "reads A from shared memory"),
         ({"tile": (32, 64, 64)}, "SM90_64xNx16_F32F16F16_SS", "M = 32 is no multiple of the instruction's 64"),
+        ({"tile": (64, 12, 64)}, "SM80_16x8x16_F32F16F16F32_TN", "N = 12 is no multiple of the instruction's 8"),
         ({"tile": (64, 64, 24)}, "SM80_16x8x16_F32F16F16F32_TN", "K = 24 is no multiple of the instruction's 16"),
     ],
 )

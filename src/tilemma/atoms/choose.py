@@ -125,6 +125,6 @@ def _rule(
         for axis, extent, step in zip("MNK", tile, atom.shape, strict=True):
             if extent % step:
                 return f"{axis} = {extent} is no multiple of the instruction's" + (
-                    f" {step}" if axis != "N" else ""
+                    f" {step}" if axis != "N" or atom.kind != "wgmma" else ""
                 )
     return None

@@ -60,7 +60,8 @@ class Declaration:
             or len(given) != 3
             or not all(is_integer(x) and 1 <= x <= 1 << 16 for x in given)
         ):
-            self._wrong(f"its shape is {described(given)}", "M, N and K, three integers of at least 1")
+            have = ", ".join(map(described, given[:4])) if isinstance(given, (tuple, list)) else described(given)
+            self._wrong(f"its shape is {have or 'empty'}", "M, N and K, three integers from 1 to 65536")
         m, n, k = map(int, given)
         return m, n, k
 
@@ -75,7 +76,7 @@ class Declaration:
         try:
             found = [dtype(t) for t in given]
         except UnknownDtype as error:
-            self._wrong(f"its types have {described(error.facts['got'])}", wanted)
+            self._wrong(f"its types have {error.facts['got']}", wanted)
         d, a, b = found[:3]
         c = found[3] if len(found) == 4 else d
         if c is not d:

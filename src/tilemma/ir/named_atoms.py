@@ -157,8 +157,13 @@ def lane_multiply_atom(
     ]
     if len({x.ptx for x in fitting}) != 1:
         have = ", ".join(f"{n} of {t}" for n, t in zip(counts, types, strict=True))
-        names = ", ".join(x.name for x in fitting[:4]) or "none fits"
+        names = ", ".join(x.name for x in fitting[:4])
         remedy = "name the instruction: `atom=NAME`"
+        if not fitting:
+            names = "none takes these values (PTX ISA, 9.7.14.5, Matrix Fragments)"
+            remedy = (
+                "load the operands with `load_matrix_a` and `load_matrix_b`, and name the instruction: `atom=NAME`"
+            )
         raise NoFragment(span, what="mma", shape=have, dtype="one lane's values", shapes=names, remedy=remedy)
     # Of the records of one text, the one that the most targets have.
     return min(fitting, key=lambda x: arch_number(x.arch))
