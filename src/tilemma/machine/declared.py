@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,23 @@ class Declared:
 
 
 _declared: dict[str, Declared] = {}
+# One for each declaration of this process, so that what is decoded with an earlier one is not taken again.
+_numbers: dict[str, int] = {}
+_next = count()
 
 
 def declare(instruction: Declared) -> None:
     """Execute ``instruction`` for its opcode; one declared for the same opcode before is replaced."""
     _declared[instruction.opcode] = instruction
+    _numbers[instruction.opcode] = next(_next)
 
 
 def find(opcode: str) -> Declared | None:
     """The instruction declared for ``opcode``, or None."""
     found = _declared.get(opcode)
     return found if found is not None and found.is_current() else None
+
+
+def state() -> tuple[tuple[str, int], ...]:
+    """Equal for two moments between which no declaration was made, replaced or withdrawn."""
+    return tuple((opcode, _numbers[opcode]) for opcode, x in _declared.items() if x.is_current())

@@ -1,8 +1,8 @@
 """Parsed PTX and decoded programs of this process, kept for the next job with the same text and launch.
 
 A program belongs to one job at a time: `take` removes it, `give_back` returns it.  It comes back only for arrays
-of the same types, shapes and strides, a launch of the same size and the same use of the native library, so that a
-further job is to it what a further schedule is.
+of the same types, shapes and strides, a launch of the same size, the same use of the native library and the same
+declared instructions, so that a further job is to it what a further schedule is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from tilemma.machine import declared
 from tilemma.machine.binding import Binding
 from tilemma.machine.native import library
 from tilemma.machine.parser import parse
@@ -26,7 +27,7 @@ _programs: OrderedDict[Any, Program] = OrderedDict()
 
 def parsed(ptx: str, name: str, only: str | None) -> Module:
     """`parse`, or what it has returned for the same arguments."""
-    key = ptx, name, only
+    key = ptx, name, only, declared.state()
     module = _modules.pop(key, None) or parse(ptx, name, only=only)
     _keep(_modules, key, module, len(ptx))
     return module
@@ -40,7 +41,7 @@ def key_of(ptx: str, name: str, arch: str, binding: Binding) -> Any:
         for name, a in b.arrays.items()
     )
     parameters = tuple((kind, len(value) if kind == "bytes" else "") for kind, value in b.parameters)
-    return ptx, name, arch, b.entry, b.grid, b.block, b.cluster, b.shared, arrays, parameters
+    return ptx, name, arch, b.entry, b.grid, b.block, b.cluster, b.shared, arrays, parameters, declared.state()
 
 
 def take(key: Any, module: Module, entry: Entry, arch: str) -> Program:
