@@ -131,6 +131,15 @@ def test_groups_of_a_warp_have_masks_of_their_own(code: str) -> None:
     assert (out[:32].reshape(4, 8) == want[:, None]).all()
 
 
+@pytest.mark.parametrize(
+    ("source", "clean"), [("idx.b32 %r9, %r6, 0, 31", True), ("down.b32 %r9, %r6, 1, 31", False)]
+)
+def test_a_leader_shares_a_register_that_it_alone_has_written(source: str, clean: bool) -> None:
+    verdict, out = check(f"setp.eq.u32 %p1, %r1, 0; @%p1 mov.u32 %r6, 7; shfl.sync.{source}, -1;", schedules=2)
+    assert [h.code for h in verdict.hazards[:1]] == ([] if clean else ["uninitialised-register"])
+    assert not clean or (out[:32] == 7).all()
+
+
 def test_mapa_of_a_generic_address() -> None:
     ptx = (
         HEAD

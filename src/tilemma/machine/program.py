@@ -413,6 +413,12 @@ def _instrument(program: Program, step: Step) -> None:
     elif _packs(step.instruction):
         # LLVM packs `undef`, a register that is never written, into the unused half of a pair.
         reads = tuple(r for r in reads if r in program.written)
+    elif step.instruction.opcode.startswith("shfl.sync"):
+        # The instruction itself checks the lanes whose value some lane gets.
+        given = step.instruction.operands[1]
+        own = program.register_ids[program.register(given)] if isinstance(given, Register) else -1
+        if own in reads:
+            reads, step.plain = tuple(r for r in reads if r != own), None
     writes = tuple(step.writes & program.tracked)
     touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
     if not (reads or writes or touches):
@@ -476,6 +482,15 @@ def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callab
                 report_undefined(w, instruction, names[r], np.flatnonzero(bad))
 
     return check
+
+
+def report_unwritten(w: Any, register: int, instruction: Instruction, lanes: Any) -> None:
+    """Report those of ``lanes`` that have not written the tracked ``register``."""
+    known = w.defined.get(register)
+    if known is not ALL_LANES:
+        bad = lanes if known is None else lanes[~known[lanes]]
+        if len(bad):
+            report_undefined(w, instruction, w.cta.machine.program.register_names[register], bad)
 
 
 def report_undefined(w: Any, instruction: Instruction, name: str, lanes: Any) -> None:

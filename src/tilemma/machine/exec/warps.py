@@ -12,8 +12,9 @@ from tilemma.machine.exec import aligned
 from tilemma.machine.hazards import ranges
 from tilemma.machine.isa import numerics
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
+from tilemma.machine.program import report_unwritten
 from tilemma.machine.state import LANES, Frame
-from tilemma.machine.syntax import Instruction, Sink
+from tilemma.machine.syntax import Instruction, Register, Sink
 
 # Patterns of shifts that one instruction remembers.
 _PATTERNS = 256
@@ -37,7 +38,8 @@ def shfl(d: Decoder) -> None:
     p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
     a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
     d.membership = mask
-    ins = d.ins
+    ins, program = d.ins, d.program
+    given = d.register_id(d.operands[1]) if isinstance(d.operands[1], Register) else -1
     exchange = block([("up", "down", "bfly", "idx").index(mode), o, p, a, b, c, mask])
     d.plain = PlainAccess("EXCHANGE", AccessBlock(*exchange))
     # By shift and clamp of each lane: the source lanes of whole warps, and whether each is inside the segment.
@@ -49,7 +51,7 @@ def shfl(d: Decoder) -> None:
         if m is None:
             key = u[b].tobytes() + u[c].tobytes()
             known = patterns.get(key)
-            if known is not None and _mask(f, m, mask) == 0xFFFFFFFF:
+            if known is not None and given not in program.tracked and _mask(f, m, mask) == 0xFFFFFFFF:
                 source, inside = known
                 u[o][:] = u[a].take(source)
                 if p >= 0:
@@ -79,6 +81,9 @@ def shfl(d: Decoder) -> None:
             _report_lost(f, ins, np.flatnonzero(lost), source[lost])
         elif m is None and named.all() and len(patterns) < _PATTERNS:
             patterns[key] = source, inside
+        if given in program.tracked:
+            # Of the value only the lanes count from which some lane gets it: a leader may share what it alone has.
+            report_unwritten(w, given, ins, np.unique(source[reading]))
         value = u[a][source]
         _put(u[o], value, None if named.all() and m is None else named if m is None else m)
         if p >= 0:
