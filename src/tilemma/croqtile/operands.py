@@ -88,7 +88,10 @@ def scalar_value(r: Reader, value: Value, node: ast.Expr, what: str) -> Scalar:
         items = value.items if isinstance(value, TupleValue) else value.dims
         if len(items) == 1:
             return items[0]
-    raise KINDS["scalar"].refused(what, kind(value), node.span)
+    fix = None
+    if isinstance(value, FragmentValue) and r.whole is None:
+        fix = "assign to a declared tile, `frag f32[16, 64] d; d = a * b;`, or visit elements: `apply`"
+    raise KINDS["scalar"].refused(what, kind(value), node.span, fix)
 
 
 def plain(r: Reader, node: ast.Expr, what: str = "an operation") -> Expr:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilemma.croqtile.values import Value
 from tilemma.errors import CompileError, Note, Span, nearest
+from tilemma.ir.spellings import formula
 from tilemma.records import record
 
 
@@ -67,8 +68,13 @@ class Scopes:
 
     def unknown(self, name: str, span: Span, more: tuple[str, ...] = (), *, called: bool = False) -> UnknownName:
         """The error for a name that is nowhere, with the nearest name that is; ``called``: as a function."""
-        near = nearest(name, [*self.names(), *more])
+        known = formula(name, croqtile=True) if called or name in ("threadIdx", "blockIdx", "blockDim") else ""
+        # The names of CUDA's functions: `expf`, `fmaxf`.
+        base = f"__{name.strip('_').removesuffix('f').replace('fmax', 'max').replace('fmin', 'min')}"
+        near = base if base in more else nearest(name, [*self.names(), *more])
         suggestion = f"did you mean `{near}`?" if near else f"define `{name}` before this line"
+        if known:
+            return UnknownName(span, name=name, suggestion=known)
         if called and not near:
             suggestion = f"write it as a macro, `#define {name}(...)`: a function of C++ is not called"
         return UnknownName(span, name=name, suggestion=suggestion)

@@ -175,7 +175,8 @@ class Choice:
     def refused(self, got: str, span: Span | None) -> WrongValue:
         """The error for another word, with the nearest legal one."""
         form = self.croqtile if is_text_source(span) else self.python
-        near = nearest(got, [w.replace("N", "2") for w in self.words])
+        known = {"warp": "group", "warpgroup": "group-4", "cta": "block"}.get(got)
+        near = known if known in self.words else nearest(got, [w.replace("N", "2") for w in self.words])
         word = form.replace("W", near or self.words[-1])
         return WrongValue(
             span,

@@ -13,8 +13,9 @@ from tilemma.ir.builder import Builder
 from tilemma.ir.checks import checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
 from tilemma.ir.mathematics import COMPOSED, composed
-from tilemma.ir.refusals import WrongArity
-from tilemma.lang.namespaces import Namespace, NoSuchMember
+from tilemma.ir.refusals import WrongArity, WrongValue
+from tilemma.ir.spellings import formula
+from tilemma.lang.namespaces import Namespace
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.scalars import Value, as_float, operand, refused
 from tilemma.lang.spans import caller_span
@@ -28,15 +29,20 @@ class Function:
         self.name, self.operation, self.arguments = name, row.operation, row.arguments
         self.__name__, self.__doc__ = name, row.meaning
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **others: Any) -> Any:
         builder(f"math.{self.name}")
+        form = f"tm.math.{self.name}({', '.join('abc'[: self.arguments])})"
+        if others:
+            raise WrongValue(
+                caller_span(),
+                what=f"`tm.math.{self.name}`",
+                got=f"an argument `{next(iter(others))}`",
+                wanted=f"{self.arguments} arguments without a name" if self.arguments > 1 else "one argument",
+                fix_text=f"write `{form}`",
+            )
         if len(args) != self.arguments:
             raise WrongArity(
-                caller_span(),
-                what=f"math.{self.name}",
-                got=len(args),
-                want=str(self.arguments),
-                form=f"math.{self.name}({', '.join('abc'[: self.arguments])})",
+                caller_span(), what=f"tm.math.{self.name}", got=len(args), want=str(self.arguments), form=form
             )
         if any(isinstance(a, (Fragment, Elementwise)) for a in args):
             return elementwise(self, *args)
@@ -95,7 +101,7 @@ _CLASSES: dict[str, type[Function]] = {
 _ALIASES = {
     "absolute": "abs", "clip": "clamp", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min",
     "power": "pow", "reciprocal": "rcp", "swish": "silu", "arctan2": "atan2", "arctan": "atan", "arcsin": "asin",
-    "arccos": "acos", "expit": "sigmoid",
+    "arccos": "acos", "expit": "sigmoid", "rint": "round", "sqr": "square",
 }  # fmt: skip
 _CHOICES = ("where", "select", "choose")
 
@@ -105,7 +111,10 @@ def elsewhere(name: str) -> str:
     name = _ALIASES.get(name, name)
     if name in constructs.FUNCTIONS:
         return f"; write `tm.math.{name}({', '.join('abc'[: constructs.FUNCTIONS[name].arguments])})`"
-    return "; write `tm.select(condition, a, b)`" if name in _CHOICES else ""
+    if name in _CHOICES:
+        return "; write `tm.select(condition, a, b)`"
+    known = formula(name, croqtile=False)
+    return f"; {known}" if known else ""
 
 
 class MathNamespace(Namespace):
@@ -121,15 +130,6 @@ class MathNamespace(Namespace):
     if TYPE_CHECKING:  # the functions are entries of a table
 
         def __getattr__(self, name: str) -> Function: ...
-
-    else:
-
-        def __getattr__(self, name):
-            try:
-                super().__getattr__(name)
-            except NoSuchMember as e:
-                called = elsewhere(name).removeprefix("; ")
-                raise NoSuchMember(e.span, **(e.facts | ({"suggestion": called} if called else {}))) from None
 
 
 math = MathNamespace()

@@ -34,4 +34,7 @@ class Namespace:
                 raise AttributeError(name)
             known = [n for n in dir(self) if not n.startswith("_")]
             e = wrong_member(caller_span(), f"`{self._spelled}`", name, known, f"write {self._forms}")
-            raise NoSuchMember(e.span, **e.facts)
+            from tilemma.lang.math import elsewhere
+
+            called = elsewhere(name).removeprefix("; ")
+            raise NoSuchMember(e.span, **(e.facts | ({"suggestion": called} if "tm.math." in called else {})))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from tilemma.ir.expr import BinaryOp
+from tilemma.ir.refusals import WrongValue
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import BoolOfTraced, PythonNumber
 
@@ -89,6 +90,15 @@ class Operators:
 
     def __index__(self) -> NoReturn:
         raise PythonNumber(caller_span(), text=str(self))
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise WrongValue(
+            caller_span(),
+            what="a function of NumPy",
+            got=f"`{self}`, which is only known when the kernel runs",
+            wanted="arrays and numbers known when compiled",
+            fix_text="use the functions of `tm.math` and `tm.select(condition, a, b)`",
+        )
 
     __int__ = __index__
     __float__ = __index__

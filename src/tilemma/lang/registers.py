@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -82,7 +83,7 @@ class TileOperators(Operators):
             from tilemma.lang.math import elsewhere
 
             called = elsewhere(name).partition("; ")[2]
-            hint = called.replace("(a", f"({self}", 1).replace("condition, a", f"c, {self}")
+            hint = re.sub(r"\ba\b", str(self), called.replace("condition", "c"))
             known = [n for n in dir(type(self)) if not n.startswith("_") and n != "article"]
             e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known)
             raise NoSuchMember(e.span, **{**e.facts, "suggestion": hint or e.facts["suggestion"]})
@@ -226,7 +227,7 @@ class Fragment(TileOperators):
 
     def map(self, f: Callable[[Value], Any]) -> Elementwise:
         """``f`` of every element, a function of one scalar: ``mc.map(tm.math.tanh)``."""
-        return Elementwise(operand(f(Value(_element(self))), "map"), _shape(self))
+        return _mapped(f, _element(self), _shape(self))
 
     def __str__(self) -> str:
         return self._value.name
@@ -315,10 +316,19 @@ class Elementwise(TileOperators):
 
     def map(self, f: Callable[[Value], Any]) -> Elementwise:
         """``f`` of every element."""
-        return Elementwise(operand(f(Value(self.expression())), "map"), self.shape)
+        return _mapped(f, self.expression(), self.shape)
 
     def __str__(self) -> str:
         return describe(self._expr)
+
+
+def _mapped(f: Any, element: Expr, shape: tuple[int, ...]) -> Elementwise:
+    """``f`` of the element of each place; WrongValue if ``f`` is no function of traced values."""
+    if type(f).__module__ == "numpy" or not callable(f):
+        fix = "pass a function of `tm.math`, such as `tm.math.tanh`, or a `lambda` of them"
+        wanted = "a function of one traced scalar"
+        raise WrongValue(caller_span(), what="`map`", got=article(f), wanted=wanted, fix_text=fix)
+    return Elementwise(operand(f(Value(element)), "map"), shape)
 
 
 def _with_span(op: t.Op, span: Any) -> t.Op:
@@ -403,7 +413,9 @@ def _broadcast(x: TileValue, shape: tuple[int, ...]) -> Expr:
             what="arithmetic on a register tile",
             got=f"`{x}`, a tile of [{have}]",
             wanted=f"[{columns}] or [1, {columns}] (a row), [{rows}, 1] (a column), or [{rows}, {columns}]",
-            fix_text=f"cut it: `{x}.subspan({columns}).at(...)`",
+            fix_text=f"cut it: `{x}.subspan({columns}).at(j)`"
+            if len(tile.view.shape) == 1
+            else f"cut it: `{x}.subspan({1 if have.startswith('1,') else rows}, {columns}).at(i, j)`",
         )
     return Element(Tile(tile.view).element(choices[extents]))
 
@@ -447,7 +459,8 @@ def _reduced(name: Literal["max", "min", "sum"], x: Any, axis: Any) -> Fragment:
             what=f"`{x}.{name}(axis={axis!r})`",
             got=f"a tile of {list(shape)}",
             wanted="`axis=1` of a tile of rows and columns: a value for each row",
-            fix_text="for values of columns, multiply the operands in the other order",
+            fix_text="for values of columns, transpose: multiply the operands in the other order, or copy "
+            "the tile with `transp=(1, 0)` before its load",
         )
     _check_single(tile)
     wide = dtypes.f32 if name == "sum" and dtype.is_float and dtype.bits < 32 else dtype
