@@ -38,14 +38,14 @@ def refused_call(e: Exception) -> CompileError | None:
             got = f"`{e.name}`" if e.name else "an assignment"
             return WrongValue(span, what=f"an attribute of {articles[name]}", got=got, wanted=wanted, fix_text=fix)
         if name in articles:
-            what, fix = "an operator of Python", None
+            what, advice = "an operator of Python", ""
             if name in ("Fragment", "Elementwise"):
                 what = "a function or operator of Python or NumPy"
-                fix = (
+                advice = (
                     "use `+ - * /` and the functions of `tm.math`, such as `tm.math.exp(t)`, on whole tiles; "
                     "products are `mma.row.row(mc, a, b)`"
                 )
-            return KINDS["scalar"].refused(what, articles[name], span, fix)
+            return KINDS["scalar"].refused(what, articles[name], span, advice or None)
     return None
 
 
