@@ -128,6 +128,44 @@ def test_a_number_of_blocks_that_the_results_depend_on(count: str, more: str) ->
     assert fewer_blocks(looped(count, more).build()) is None
 
 
+# Each is correct with 24 blocks, and with fewer of them hangs or leaves out its last statement.
+COUNTED = {
+    "barrier": """
+      __atomic_add(count.at(0), 1);
+      mutable s32 seen = 0;
+      while (seen < 24) { seen = __atomic_add(count.at(0), 0); }""",
+    "flag": """
+      s32 before = __atomic_add(count.at(0), 1);
+      if (before == 23) __atomic_exch(count.at(1), 1);
+      while (count.at(1) == 0) { }""",
+    "last block": """
+      s32 before = __atomic_add(count.at(0), 1);
+      if (before >= 23) count.at(1) = 1;""",
+    "number": """
+      mutable int left = 24;
+      left = left - __atomic_add(count.at(0), 1);
+      if (left == 1) count.at(1) = 1;""",
+    "loop with break": """
+      __atomic_add(count.at(0), 1);
+      foreach i in 1000000 {
+        if (count.at(0) / 8 == 3) break;
+      }""",
+    "swap": "__atomic_cas(count.at(0), 23, 0);",
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_kernel_that_counts_its_blocks(name: str) -> None:
+    text = LOOP.replace("{count}", "24").replace("{more}", "").replace("y) {", "y, global s32 [2] count) {")
+    plain = Kernel(croqtile.load(text, "counted.co").sources["halves"])
+    end = text.rindex("  }\n}")
+    text = f"{text[:end]}    sync.barrier : block;\n    if (t == 0) {{{COUNTED[name]}\n    }}\n{text[end:]}"
+    counted = Kernel(croqtile.load(text, "counted.co").sources["halves"])
+    for k, found in ((plain, True), (counted, False)):
+        assert (fewer_blocks(k.build()) is not None) is found
+        assert (fewer_blocks(k.compile("sm_80").kernel) is not None) is found
+
+
 SECOND = """
 __co__ void marked(global f32 [N] x, global f32 [N] y) {
   parallel b by 24 : block, t by 32 : thread {

@@ -8,13 +8,16 @@ the tiles that they share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tilemma.errors import Span
+from tilemma.ir.effects import Effect, element_reads, touched_as
 from tilemma.ir.expr import (
+    COMPARISON,
     Binary,
     Const,
+    Element,
     Expr,
     Index,
     Select,
@@ -31,9 +34,9 @@ from tilemma.ir.expr import (
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import interval, loop_index
 from tilemma.ir.substitution import Substitution
-from tilemma.ir.tile import Body, For, Kernel, Op, Parallel
-from tilemma.ir.types import BLOCK, CLUSTER
-from tilemma.ir.walk import expressions, walk
+from tilemma.ir.tile import Assign, Atomic, Body, Declare, For, Kernel, Op, Parallel, While
+from tilemma.ir.types import BLOCK, CLUSTER, Space, View
+from tilemma.ir.walk import expressions, jumps, walk
 from tilemma.records import record
 from tilemma.targets.ptx.passes.pipeline_model import RASTER
 from tilemma.targets.ptx.passes.warp_program import FreshNames
@@ -74,8 +77,9 @@ def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
     A loop of persistent blocks is one that the compiler made, or that starts at the index of its block or cluster
     and whose step is the number of these: a constant, the smaller of a constant and the tiles, or as many as give
     each about as many tiles.  None if there is no such loop, loops with different numbers, or one whose block does
-    something else with its index.  The number stays a power of two, or none: divisions by either kind have
-    different code.
+    something else with its index.  None too if the program may count its blocks: it compares with the number that
+    it states, or with one less, or a loop waits for other blocks.  The number stays a power of two, or none:
+    divisions by either kind have different code.
     """
     grid = _grid(kernel)
     loops = [op for op in walk(kernel.body) if isinstance(op, For) and (op.blocks or _strides(op, grid))]
@@ -86,7 +90,7 @@ def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
         return None
     (most,) = found
     fewer = 2 if most & (most - 1) == 0 else 3
-    if most <= fewer:
+    if most <= fewer or _waits_for_blocks(kernel) or (own and _counts_to(kernel, {most, most - 1})):
         return None
     tiles = {op.step: x[0] for op, x in zip(loops, taken, strict=True) if x is not None}
     table = {step: _number(step, fewer) for step in tiles}
@@ -138,6 +142,35 @@ def _number(number: Expr, fewer: int) -> Expr:
             return replace(number, b=_number(most, fewer))
     assert isinstance(number, Const), number
     return replace(number, value=fewer)
+
+
+def _waits_for_blocks(kernel: Kernel) -> bool:
+    """Whether a `while`, or a loop with `break`, reads a global array that the kernel changes."""
+    operations = list(walk(kernel.body))
+    written = (x.base for op in operations for x in touched_as(op, Effect.WRITE) if isinstance(x, View))
+    changed = {buffer.name for buffer in written if buffer.space == Space.GLOBAL}
+    loops = (op for op in operations if isinstance(op, While) or (isinstance(op, For) and jumps(op)))
+    return any(x.base.name in changed for loop in loops for op in walk((loop,)) for x in _read(op))
+
+
+def _read(op: Op) -> Iterator[View]:
+    yield from (x for x in touched_as(op, Effect.READ) if isinstance(x, View))
+    yield from (x.view for x in element_reads(op) if isinstance(x, Element))
+
+
+def _counts_to(kernel: Kernel, numbers: Set[int]) -> bool:
+    """Whether the program compares a value with one of ``numbers``, keeps it, or passes it to an atomic."""
+
+    def named(e: object) -> bool:
+        return isinstance(e, Const) and e.value in numbers
+
+    for op in walk(kernel.body):
+        if isinstance(op, (Declare, Assign, Atomic)) and (named(op.value) or named(getattr(op, "compare", None))):
+            return True
+        found = (x for e in expressions(op) for x in parts(e))
+        if any(isinstance(x, Binary) and x.op in COMPARISON and (named(x.a) or named(x.b)) for x in found):
+            return True
+    return False
 
 
 def _used_elsewhere(kernel: Kernel, loops: Sequence[For]) -> Iterator[str]:
