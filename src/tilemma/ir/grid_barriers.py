@@ -107,6 +107,6 @@ def _read(e: Expr) -> Sequence[str]:
 def _renamed(op: t.Parallel, fresh: Callable[[str], str]) -> t.Parallel:
     """``op`` with new names for the indices of its levels."""
     body: Body = tuple(_renamed(x, fresh) if isinstance(x, t.Parallel) else x for x in op.body)
-    indices = tuple(replace(i, name=fresh(i.name.split(".")[0])) for i in op.indices)
+    indices = tuple(replace(i, name=fresh(i.source_name)) for i in op.indices)
     table: dict[str, Expr] = {old.name: new for old, new in zip(op.indices, indices, strict=True)}
     return replace(op, indices=indices, body=substituted(body, table))

@@ -100,7 +100,7 @@ def _by_rank(cluster: Parallel, blocks: Parallel) -> bool:
     return any(
         (isinstance(i.extent, Binary) and i.extent.op == "cdiv" and i.extent.b in ranks)
         # Of a constant number of clusters only the name of the index is left (`ir.structure`).
-        or (value_of(i.extent) is not None and i.name.split(".")[0].endswith("_cluster"))
+        or (value_of(i.extent) is not None and i.source_name.endswith("_cluster"))
         for i in cluster.indices
     )
 

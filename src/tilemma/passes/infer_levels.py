@@ -78,7 +78,7 @@ def in_blocks(kernel: Kernel) -> Body:
 
 def described(p: Parallel) -> str:
     """``p by n``, as messages spell a parallel."""
-    names = ", ".join(i.name.split(".")[0] for i in p.indices)
+    names = ", ".join(i.source_name for i in p.indices)
     extents = ", ".join(describe(i.extent) for i in p.indices)
     return f"{{{names}}} by [{extents}]" if len(p.indices) > 1 else f"{names} by {extents}"
 

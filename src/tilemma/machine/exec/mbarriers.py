@@ -265,7 +265,7 @@ def init(d: Decoder) -> None:
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
-        _machine, cluster = w.cta.machine, w.cta.cluster
+        cluster = w.cta.cluster
         for at, lanes in _groups(f, m, address):
             n = int(w.v[3][count][lanes[0]])
             shared = w.cta.shared

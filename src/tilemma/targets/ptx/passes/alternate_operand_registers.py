@@ -48,11 +48,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import is_wgmma
 from tilemma.targets.ptx.passes.double_buffer_fragments import registers_with_two_sets
 from tilemma.targets.ptx.passes.names import Names
-from tilemma.targets.ptx.target import Target
-
-# Registers of a thread of a producer, and the most that setmaxnreg gives (assign_roles).
-_PRODUCER, _MOST = 40, 240
-_WARPGROUP = 128
+from tilemma.targets.ptx.target import MOST_REGISTERS, MOVER_REGISTERS, WARPGROUP, Target
 
 
 @record(slots=False)
@@ -101,9 +97,9 @@ class _Loops:
         needed = registers_with_two_sets(own.values(), operands)
         threads = max(span_threads(op) for op in walk((block,)) if isinstance(op, Parallel) and op is not block)
         have = min(self.target.registers_per_thread, self.target.registers_per_sm // threads)
-        if any(isinstance(op, InThreads) and op.asynchronous for op in around) and threads > _WARPGROUP:
-            left = self.target.registers_per_sm // _WARPGROUP - _PRODUCER
-            have = min(_MOST, left // (threads // _WARPGROUP - 1))
+        if any(isinstance(op, InThreads) and op.asynchronous for op in around) and threads > WARPGROUP:
+            left = self.target.registers_per_sm // WARPGROUP - MOVER_REGISTERS
+            have = min(MOST_REGISTERS, left // (threads // WARPGROUP - 1))
         return f"a wait for each group: two sets take {needed} registers of {have}" if needed > have else ""
 
 

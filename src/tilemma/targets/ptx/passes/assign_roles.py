@@ -33,13 +33,10 @@ from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
-from tilemma.targets.ptx.target import Target
+from tilemma.targets.ptx.target import MOST_REGISTERS, MOVER_REGISTERS, WARPGROUP, Target
 
-# setmaxnreg takes multiples of 8 from 24 to 256 (PTX ISA); a thread can use 255.
-_STEP, _LEAST, _MOST = 8, 24, 240
-# Registers of a thread in a warpgroup that copies data cooperatively; a role of one thread needs the least.
-_MOVER = 40
-_WARPGROUP = 128
+# The step of setmaxnreg, and the least that it gives: enough for a role of one thread.
+_STEP, _LEAST = 8, 24
 
 
 @record(slots=False)
@@ -70,7 +67,7 @@ class AssignRoles:
     def _registers(self, block: Parallel, tree: Tree, roles: list[Node], log: list[Decision]) -> None:
         target = Target.of(self.arch)
         parts = [(n, n.inner[0].mask) for n in roles if isinstance(n.op, InThreads) and n.op.asynchronous]
-        whole = all(_warpgroups(mask) for _, mask in parts) and tree.threads % _WARPGROUP == 0
+        whole = all(_warpgroups(mask) for _, mask in parts) and tree.threads % WARPGROUP == 0
         apart = sum(mask.astype(int) for _, mask in parts) if parts else np.zeros(1)
         if not target.has("setmaxnreg") or not whole or np.any(apart > 1) or block.max_registers is not None:
             return
@@ -80,10 +77,10 @@ class AssignRoles:
             return
         most = target.registers_per_sm // (block.min_blocks or 1) // tree.threads
         entry = min(target.registers_per_thread, most) // _STEP * _STEP
-        few = {n: _LEAST if _solo(n.op) else _MOVER for n in light}
+        few = {n: _LEAST if _solo(n.op) else MOVER_REGISTERS for n in light}
         # setmaxnreg distributes the registers that the block was launched with, not the remaining ones of the SM.
         left = sum(_size(n) for n in (*heavy, *light)) * entry - sum(_size(n) * k for n, k in few.items())
-        many = min(_MOST, left // sum(_size(n) for n in heavy) // _STEP * _STEP)
+        many = min(MOST_REGISTERS, left // sum(_size(n) for n in heavy) // _STEP * _STEP)
         if many <= entry or min(few.values()) >= entry:
             return
         for n, k in [*few.items(), *((n, many) for n in heavy)]:
@@ -109,9 +106,9 @@ def _executed_by_whole_groups(node: Node) -> bool:
 
 def _warpgroups(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bool:
     """Whether ``mask`` consists of whole warpgroups."""
-    if len(mask) % _WARPGROUP:
+    if len(mask) % WARPGROUP:
         return False
-    groups = mask.reshape(-1, _WARPGROUP)
+    groups = mask.reshape(-1, WARPGROUP)
     return bool((groups.all(axis=1) | ~groups.any(axis=1)).all())
 
 

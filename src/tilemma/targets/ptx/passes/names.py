@@ -28,7 +28,7 @@ class Names:
 
     def fresh(self, index: Index) -> Index:
         """``index`` under a name that is not taken yet."""
-        stem = index.name.split(".")[0]
+        stem = index.source_name
         name = next(n for n in (f"{stem}.{i}" for i in range(1, len(self.taken) + 2)) if n not in self.taken)
         self.taken.add(name)
         return replace(index, name=name)

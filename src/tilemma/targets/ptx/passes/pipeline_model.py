@@ -4,16 +4,15 @@ and register pressure."""
 from __future__ import annotations
 
 from tilemma.records import record
-from tilemma.targets.ptx.target import Target
+from tilemma.targets.ptx.target import MOST_REGISTERS, WARPGROUP, Target
 
 # More stages than this hide no more latency: measured on an H200, 4 to 6 stages of 32 to 48 KB saturate it.
 _MOST_STAGES = 8
 # The elements of a block's result from which one persistent block on a multiprocessor is faster than several
 # synchronous ones: with smaller tiles, other blocks multiply while one waits for its copies.
 _LEAST_RESULT = 128 * 128
-_WARPGROUP = 128
-# Registers of a consumer's thread after setmaxnreg, and those of them that hold no accumulator.
-_MOST_REGISTERS, _OTHER_REGISTERS = 240, 24
+# Registers of a consumer's thread that hold no accumulator.
+_OTHER_REGISTERS = 24
 # Bytes for events and for the alignment of swizzled tiles.
 _RESERVE = 2048
 # Blocks that work at a time: the multiprocessors of an H100 or H200 (SXM).
@@ -48,9 +47,9 @@ def registers_suffice(arch: str, groups: int, result: int) -> bool:
 
     ptxas compiles a block of four warpgroups or more for its registers at the start, whatever setmaxnreg adds.
     """
-    threads = _WARPGROUP * (groups + 1)
-    most = _MOST_REGISTERS if groups < 3 else Target.of(arch).registers_per_sm // threads
-    return result // (_WARPGROUP * groups) + _OTHER_REGISTERS <= most
+    threads = WARPGROUP * (groups + 1)
+    most = MOST_REGISTERS if groups < 3 else Target.of(arch).registers_per_sm // threads
+    return result // (WARPGROUP * groups) + _OTHER_REGISTERS <= most
 
 
 def stages_of_cp_async(arch: str, registers: int, threads: int) -> int:
