@@ -114,3 +114,21 @@ def test_a_declared_tile_keeps_its_type(arch: str) -> None:
     np.testing.assert_array_equal(c, a @ b.T.astype(np.float32))
     with pytest.raises(CompileError, match="f16, with which the register tile is declared"):
         croqtile_kernel(DECLARED.replace("mma.load a_s", "mma.load.bf16 a_s")).build()
+
+
+def test_a_load_takes_every_name_of_a_type() -> None:
+    text = """
+__co__ void f(global f32 [16, 16] a, global f32 [8, 16] b, global f32 [16, 8] c) {
+  parallel b0 by 1 : block, w by 1 : group {
+    mc = mma.fill.f32 0.0f;
+    ma = mma.load.half a;
+    mb = mma.load.f16 b;
+    mma.row.row mc, ma, mb;
+    mma.store mc, c;
+  }
+}
+"""
+    assert (
+        croqtile_kernel(text).compile("sm_80").ptx
+        == croqtile_kernel(text.replace(".half", ".f16 ")).compile("sm_80").ptx
+    )

@@ -139,7 +139,7 @@ def _load(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
     for s in rest:
         if s.name in ("swiz", "swizzle"):
             swizzle = swizzle_of(r, s)
-        elif s.name in dtypes.BY_NAME and dtype is None:
+        elif s.name in dtypes.names() and dtype is None:
             dtype = known_type(s.name, s.span)
         elif s.name not in ("frag", "async"):
             raise wrong_member(s.span, "`mma`", s.name, ("swiz", "frag", "async"))
