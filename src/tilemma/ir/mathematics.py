@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilemma.ir.expr import Call, Const, Expr, Unary, binary
 
-# Name -> number of arguments.  They take values of one type, integers too.
-COMPOSED = {"abs": 1, "clamp": 3, "max": 2, "min": 2, "relu": 1}
+# They take values of one type, integers too.
+COMPOSED = ("abs", "clamp", "max", "min", "relu")
 
 
 def composed(name: str, args: list[Expr]) -> Expr:
