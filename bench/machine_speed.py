@@ -243,7 +243,7 @@ def main() -> int:
         results = compare(jobs, options.against, options.repeat)
     else:
         found, failed = report(jobs, options.profile)
-        results = [asdict(r) for r in found]
+        results = [{**asdict(r), "target": job.target} for r, job in zip(found, jobs, strict=True)]
     if options.json:
         options.json.write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
     return int(failed)
