@@ -93,7 +93,7 @@ def test_one_group_is_in_flight_in_every_iteration(folder: Path) -> None:
 
 
 def test_one_set_where_registers_do_not_suffice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alternate_operand_registers, "_MOST", 50)
+    monkeypatch.setattr(alternate_operand_registers, "MOST_REGISTERS", 50)
     compiled = kernel(folder, "f16", "f32", n=256).compile("sm_90a")
     assert [x.split(":")[0] for x in decisions(compiled)] == ["a wait for each group"]
 
