@@ -211,6 +211,25 @@ def test_no_cluster_along_an_index_of_one() -> None:
     assert (np.prod(grid), cluster) == (20, 2)
 
 
+@pytest.mark.parametrize(
+    "rows, cluster, found",
+    [("", None, 2), ("K", None, 2), ("K * M", None, 1), ("K * M", 2, 2)],
+)
+def test_no_cluster_of_its_own_where_several_indices_count_rows(
+    rows: str, cluster: int | None, found: int
+) -> None:
+    """Beyond a batch, the index in which neighbours differ may have one tile; the program may know better."""
+    text = HEAD + LOOP + STORE
+    if rows:
+        text = text.replace("{block_m, block_n} by [", "{z, block_m, block_n} by [" + rows + ", ")
+        text = text.replace("(block_m, k)", "(block_m, (k + z) % K)")
+    kernel = from_co(text, ROWS=64, COLUMNS=128)
+    settings = PipelineSettings(cluster=cluster, producer=True, persistent=True)
+    compiled = compile_kernel(replace(kernel, pipeline=settings), "sm_90a")
+    assert launch_of(compiled)[1] == found
+    assert said(compiled, "there may be one tile along `block_m` only") == (found == 1)
+
+
 def test_the_producer_knows_the_bounds_of_its_loops() -> None:
     """A trip count in a variable, and one in another variable that only bounds the index."""
 
