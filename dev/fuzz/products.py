@@ -143,16 +143,23 @@ def arguments(p: Product) -> Arrays:
         a, made["e"] = _half(p, a, rng)
     made |= {"a": a.T.copy() if p.turned[0] else a, "b": b.T.copy() if p.turned[1] else b}
     if p.scale and p.rows != "number":
-        v = rng.integers(1, 3, m).astype(np.float32)
+        v = _scales(p, m, rng)
         made["v"] = v[:, None].copy() if p.rows == "tile" else v[None].copy()
     if p.scale and p.columns == "tile":
-        made["w"] = rng.integers(1, 3, (1, n)).astype(np.float32)
+        made["w"] = _scales(p, n, rng)[None].copy()
     if isinstance(p.start, str):
         made["c0"] = values(p.start, (m, n), rng)
     made["c"] = np.full((n, m) if p.transposed else (m, n), 5).astype(KINDS[p.out])
     if p.mask != (-1, -1):
         made |= {"r": p.mask[0], "q": p.mask[1]}
     return made
+
+
+def _scales(p: Product, count: int, rng: np.random.Generator) -> Any:
+    """1 or 2; for a sum in f64 such that a product of two has more bits than f32."""
+    if p.d == "f64":
+        return (1 + rng.integers(1, 1 << 13, count) * 2.0**-13).astype(np.float32)
+    return rng.integers(1, 3, count).astype(np.float32)
 
 
 def _half(p: Product, a: Any, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -269,7 +276,10 @@ def generate(seed: int) -> Product:
         start = r.choice((d, *(("f32", "f16", "bf16") if d[0] == "f" else ("s8", "s32"))))
     floats = operands[0][0] in "ft" or operands[0] == "bf16"
     signs = r.choice(("", "", "a", "b", "ab")) if floats and source != "view" else ""
-    scale = r.choice(("", "", "fused", "later")) if floats else ""
+    scale = r.choice(("", "", "fused", "later"))
+    columns = r.choice(("number", "tile"))
+    # An integer times 0.5 would be rounded in each step.
+    rows = r.choice(("number", "tile", "turned") if floats or columns == "number" else ("tile", "turned"))
     factor = r.choice((0.0, 0.0, 0.0, 0.25, 0.5))
     outs = ("f32", "f16", "bf16", d, "f8_e4m3", "s8") if d[0] == "f" else ("s32", "s32", "f32", "s8", "u8", "s16")
     atom = ""
@@ -279,6 +289,6 @@ def generate(seed: int) -> Product:
     return Product(
         seed, operands, stored, d, words, contract, level, tuple(dict.fromkeys((arch,))), (m, n, k),
         (m_tile, n_tile, k_tile), parts, steps, source, start, inside or isinstance(start, str), signs, scale,
-        r.choice(("number", "tile", "turned")), r.choice(("number", "tile")), factor, r.choice(outs),
+        rows, columns, factor, r.choice(outs),
         r.random() < 0.25, mask, atom, "f8" in operands[0] and d == "f32" and r.random() < 0.3,
     )  # fmt: skip

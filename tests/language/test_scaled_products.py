@@ -113,6 +113,44 @@ def test_a_scaled_product_of_integers(form: tuple[str, str], arch: str) -> None:
 
 
 @pytest.mark.parametrize("form", [FUSED, LATER])
+def test_scales_of_a_sum_in_f64_are_multiplied_in_f64(form: tuple[str, str]) -> None:
+    """The product of the two scales has more bits than f32 has."""
+    rows = "v.subspan(16, 1).at(i, 0)"
+    co, python = (
+        x.format(v=rows).replace("0.5f", other).replace("0.5", other)
+        for x, other in zip(form, ("1.00048828125f", "1.00048828125"), strict=True)
+    )
+    facts = {"t": "f64", "d": "f64", "m": 16, "k": 16, "level": "group", "span": "M, 1", "dims": '"M", 1'}
+    r = np.random.default_rng(5)
+    x, y = (r.integers(-9, 10, (24, 16)).astype(np.float64) for _ in "ab")
+    v = (1 + r.integers(1, 1 << 12, (24, 1)) * 2.0**-23).astype(np.float32)
+    given = {"a": x, "b": y, "v": v, "c": np.zeros((24, 24))}
+    found = agree(CO.format(co=co, **facts), PYTHON.format(python=python, **facts), given, ("sm_90a",))
+    assert not isinstance(found, str), found
+    np.testing.assert_array_equal(found["c"], 2 + (x @ y.T) * (v.astype(np.float64) * 1.00048828125))
+
+
+@pytest.mark.parametrize("form", [FUSED, LATER])
+def test_a_named_instruction_of_a_function_of_its_own_is_scaled(form: tuple[str, str]) -> None:
+    """The exclusive or of bits; the reference executes it issue by issue."""
+    name = "SM80_16x8x128_S32U1U1S32_TN_XORPOPC"
+    v = "v.subspan(16, 1).at(i, 0)"
+    co, python = (x.format(v=v) for x in form)
+    co = f"[[atom({name})]] {co}"
+    multiply, end, later = python.partition(")\n")
+    at = multiply.rstrip(")") if later else python[:-1]
+    python = f'{at}, atom="{name}"){end[1:]}{later}'
+    facts = {"t": "b1", "d": "s32", "m": 16, "k": 128, "level": "group", "span": "M, 1", "dims": '"M", 1'}
+    r = np.random.default_rng(6)
+    x, y = r.integers(0, 2, (16, 256)).astype(bool), r.integers(0, 2, (16, 256)).astype(bool)
+    scale = 2 * r.integers(1, 4, (16, 1)).astype(np.float32)
+    given = {"a": x, "b": y, "v": scale, "c": np.zeros((16, 16), np.int32)}
+    found = agree(CO.format(co=co, **facts), PYTHON.format(python=python, **facts), given, ("sm_80",))
+    assert not isinstance(found, str), found
+    np.testing.assert_array_equal(found["c"], 2 + (x[:, None] != y[None]).sum(-1) * scale / 2)
+
+
+@pytest.mark.parametrize("form", [FUSED, LATER])
 def test_scales_that_are_not_one_for_each_row(form: tuple[str, str]) -> None:
     """Refused when compiled: the generated code would take the numbers of another row."""
     co, python = (x.format(v="v.subspan(4, 4).at(i, 0)") for x in form)

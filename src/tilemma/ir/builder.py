@@ -476,7 +476,8 @@ class Builder(ElementWork):
         views = {name: self.settle(x).view for name, x in (("scale_a", a), ("scale_b", b)) if isinstance(x, Tile)}
         numbers = [scalar(x) for x in (a, b) if not isinstance(x, Tile)]
         if len(numbers) == 2:
-            numbers = [binary("mul", *(self.converted(x, dtypes.f32) for x in numbers))]
+            t = dtypes.f64 if any(x.type is dtypes.f64 for x in numbers) else dtypes.f32
+            numbers = [binary("mul", *(self.converted(x, t) for x in numbers))]
         return {**views, "factor": numbers[0] if numbers else None}
 
     def _known_operand(self, x: t.Operand) -> Known:

@@ -181,12 +181,18 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
     spread = None if op.meta is None else _spread(c, op.meta, op.contract)
     t, name = types_of(c)[op.acc.name], op.acc.name
     a_turned, b_turned = op.contract.a_transposed, op.contract.b_transposed
-    scale = _scale(c, op)
+    scale = _scale(c, op, t)
     future = None if op.future is None else c.slot("future", op.future)
     keeps = None if op.accumulate is None else c.value(op.accumulate)
     hides = any(isinstance(x, ScaleMma) and x.acc.name == name for x in walk.walk(c.kernel.body))
     perturbation = c.perturbation
     issued, negated = _instruction(op), op.negated
+
+    def part(x: Array, y: Array) -> Array:
+        """The product over some columns of K."""
+        if issued is None:
+            return product(x, y, t)
+        return tiled(issued.meaning, issued.shape, x, y.T, np.zeros((x.shape[0], y.shape[1]), carrier(t)), t)
 
     def run(f: Frame) -> None:
         (x, kind), (y, _) = a(f), b(f)
@@ -210,7 +216,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 what=f"`mma.{op.contract.value}` of A [M, K] = {list(x.shape)} and B [K, N] = {list(y.shape)}",
                 rule="the same K on both sides",
             )
-        if issued is not None:
+        if issued is not None and scale is None and not hides:
             extents = x.shape[0], y.shape[1]
             registers, index = acc(f)
             if keeps is not None and not keeps(f):
@@ -221,9 +227,17 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 tile.pending = op.future
                 f[future] = tile
             return
+        summed = False
         if spread is not None and not np.isfinite(y).all():
             # An element of B whose column has no stored element is not used.
             p = np.einsum("mj,mjn->mn", half, y[columns])
+        elif issued is not None:
+            # Into the sum that waits for its scale, or into one of its own that is scaled at once.
+            starts = scale is not None or (keeps is not None and not keeps(f))
+            registers, index = acc(f)
+            held = None if starts else registers.update(index, f[INSTANCE].threads).hidden
+            start = np.zeros((x.shape[0], y.shape[1]), carrier(t)) if held is None else held.astype(carrier(t))
+            p, summed = tiled(issued.meaning, issued.shape, x, y.T, start, t, op.k_order), not starts
         else:
             p = product(x, y, t)
         factors = None
@@ -233,7 +247,7 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 p = _times(p, scales[0], t)
             else:
                 cuts = [slice(at, at + SCALE_BLOCK) for at in range(0, x.shape[1], SCALE_BLOCK)]
-                p = sum(_times(product(x[:, q], y[q], t), s, t) for q, s in zip(cuts, scales, strict=True))
+                p = sum(_times(part(x[:, q], y[q]), s, t) for q, s in zip(cuts, scales, strict=True))
             factors = np.abs(scales).max(0)
         registers, index = acc(f)
         if keeps is not None and not keeps(f):
@@ -245,12 +259,12 @@ def mma(c: Compiler, op: Mma, scope: Scope) -> Step:
                 what=f"`mma` makes a tile of {list(p.shape)}, accumulator `{name}` has {list(before.shape)}",
                 rule="the accumulator's extents to be M x N",
             )
-        if perturbation is not None:
+        if perturbation is not None and issued is None:
             around = before if tile.hidden is None else tile.hidden
             p = perturbation.contraction(p, around, x, y, factors, t, kind)
         if hides:
             tile.data = before
-            tile.hidden = p if tile.hidden is None else tile.hidden + p
+            tile.hidden = p if summed or tile.hidden is None else tile.hidden + p
         else:
             tile.data = accumulate(before, p, t)
         if future is not None:
@@ -284,20 +298,22 @@ def _spread(c: Compiler, meta: FragmentRef, contract: Contract) -> Callable[[Fra
     return spread
 
 
-def _scale(c: Compiler, op: Mma | ScaleMma) -> Callable[[Frame, tuple[int, ...], int], Array] | None:
-    """The factor of each element of a product [M, N] over ``k`` columns, in f32, for each block of K:
-    [blocks, M or 1, N or 1]."""
+def _scale(c: Compiler, op: Mma | ScaleMma, acc: DType) -> Callable[[Frame, tuple[int, ...], int], Array] | None:
+    """The factor of each element of a product [M, N] over ``k`` columns, for each block of K:
+    [blocks, M or 1, N or 1].  Scales are multiplied in f64 for an accumulator of f64, for others in f32."""
     views = [(x, v) for x, v in (("A", op.scale_a), ("B", op.scale_b)) if v is not None]
     if not views and op.factor is None:
         return None
     accesses = [(letter, v.dtype, c.access(v)) for letter, v in views]
-    value = None if op.factor is None else c.expressions.operand(op.factor, dtypes.f32)
+    t = acc if acc is dtypes.f64 else dtypes.f32
+    value = None if op.factor is None else c.expressions.operand(op.factor, t)
+    numbers_of = carrier(t)
 
     def scale(f: Frame, shape: tuple[int, ...], k: int) -> Array:
         """Raises ScaleShape."""
-        found: Array = np.full((-(-k // SCALE_BLOCK), 1, 1), 1 if value is None else value(f), np.float32)
-        for letter, t, access in accesses:
-            given = load(access.read(f), t).astype(np.float32)
+        found: Array = np.full((-(-k // SCALE_BLOCK), 1, 1), 1 if value is None else value(f), numbers_of)
+        for letter, kind, access in accesses:
+            given = load(access.read(f), kind).astype(numbers_of)
             extent = shape[0] if letter == "A" else shape[1]
             axes = checked_scale(letter, given.shape, extent, k, None)
             numbers = given.reshape([n for n in given.shape if n != 1 or len(axes) == given.ndim])
@@ -323,7 +339,7 @@ def _times(p: Array, scale: Array, t: DType) -> Array:
 
 def scale_mma(c: Compiler, op: ScaleMma, scope: Scope) -> Step:
     where, t = find(c, op.acc), types_of(c)[op.acc.name]
-    scale, perturbation = _scale(c, op), c.perturbation
+    scale, perturbation = _scale(c, op, t), c.perturbation
 
     def run(f: Frame) -> None:
         registers, index = where(f)
