@@ -188,3 +188,13 @@ def test_importing_is_cheap() -> None:
     code += "assert not any(m.startswith('tilemma.') for m in new); print(*{m.split('.')[0] for m in new})"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert {*result.stdout.split()} <= {"tilemma", *sys.stdlib_module_names}
+
+
+def test_an_option_of_another_command_is_answered_with_its_own() -> None:
+    said = call("check", "--target", "gpu", "k.co")
+    assert said.exit_code == 2 and "Did you mean '--arch'?" in said.output
+
+
+def test_a_missing_file_of_ptx_is_not_told_to_be_another() -> None:
+    said = call("check", "missing.ptx", "--grid", "1", "--block", "32").output
+    assert "cannot-read-file" in said and ".co" not in said

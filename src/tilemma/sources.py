@@ -19,7 +19,7 @@ from tilemma.errors import CompileError, TilemmaError, WrongArgumentType, debugg
 class CannotRead(CompileError):
     code = "cannot-read-file"
     found = "`{file}` cannot be read: {reason}"
-    expected = "a `.co` or `.py` file"
+    expected = "a regular file that can be read"
     fix = "check the path"
 
 

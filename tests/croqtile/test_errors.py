@@ -105,7 +105,7 @@ INSIDE = [
     ("shared f16 [12, 4] s; foreach k in 5 { m = mma.load s.chunkat(k, _); }", "chunk-does-not-divide", 53, "5"),
     ("shared f16 [4] s[2]; dma.copy s => s;", "not-a-tile", 31, "[i]"),
     ("shared f16 [4] s[2]; dma.copy s[2] => s[0];", "index-out-of-range", 33, "0 to 1"),
-    ("y = a[0];", "wrong-value", 5, "`.at(i, j)`"),
+    ("y = a[0];", "wrong-value", 5, ".at(i, j)`"),
     ("parallel a by 1 : group { m = mma.load a; }", "not-a-tile", 40, "an index"),
     # arithmetic
     ("y = 010;", "octal-literal", 5, "`10`"),

@@ -96,3 +96,16 @@ def test_a_guess_in_croqtile_is_answered_too(line, advice, tmp_path):
     with pytest.raises(TilemmaError) as e:
         tm.load(file).k.compile(arch="sm_80")
     assert advice in str(e.value).split("fix:")[-1]
+
+
+@pytest.mark.parametrize(
+    "do, advised",
+    [
+        (lambda t: t.sum(), "write `t.sum(axis=1)`"),
+        (lambda t: t.astype(np.float16), 'write "f16"'),
+        (lambda t: t.astype(np.dtype("float16")), 'write "f16"'),
+        (lambda t: t.astype(float), 'write "f32"'),
+    ],
+)
+def test_arguments_as_in_numpy(do, advised):
+    assert advised in _refused(do)

@@ -149,3 +149,8 @@ def test_tracebacks_show_the_frames_of_the_program(
     assert "/lang/" not in short and short.count("File ") <= 4, short
     monkeypatch.setenv("TILEMMA_DEBUG", "1")
     assert python(str(path)).count("File ") > 5
+
+
+def test_a_pipe_cannot_be_read_again() -> None:
+    said = python("-", text=PROGRAM)
+    assert "no-kernel-source" in said and "redirect it, `python - < kernel.py`" in said

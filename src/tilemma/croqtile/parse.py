@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilemma.croqtile import ast
+from tilemma.croqtile.c_spellings import c_spelling
 from tilemma.croqtile.foreign import register_count
 from tilemma.croqtile.lr import Unexpected, recognise
 from tilemma.croqtile.tables import tables
@@ -74,6 +75,7 @@ def parse(tokens: Sequence[Token]) -> ast.Function:
         steps = recognise(tables(), terminals)
     except Unexpected as problem:
         _check_brackets([t for _, t in fused[: problem.place + 1]])
+        _check_cpp(fused, problem.place)
         _check_word(fused, problem.place, problem.accepted)
         raise _problem(fused, problem.place, problem.accepted) from None
     return build_tree(tables(), steps, terminals, [t for _, t in fused])
@@ -207,6 +209,14 @@ def _check_brackets(tokens: Sequence[Token]) -> None:
                     remedy=f"close the `{opener.text}` first",
                     notes=[Note("opened here", opener.span)],
                 )
+
+
+def _check_cpp(fused: Sequence[tuple[str, Token]], at: int) -> None:
+    """SyntaxProblem with Croqtile's form where the token number ``at`` belongs to a construct of C++."""
+    if at < len(fused) and (found := c_spelling(fused, at)) is not None:
+        place, text, remedy = found
+        wanted = "Croqtile, which has a form of its own for this"
+        raise SyntaxProblem(place, found_text=text, expected_text=wanted, remedy=remedy)
 
 
 def _check_word(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> None:

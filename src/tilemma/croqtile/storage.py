@@ -9,6 +9,7 @@ from typing import Any
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import converted, is_large
+from tilemma.croqtile.c_spellings import array_form
 from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.unbuilt import refused_call
@@ -37,6 +38,17 @@ def declare(r: Reader, node: ast.Declare) -> None:
             _declare_scalar(r, node, item)
 
 
+def _array_advice(node: ast.Declare, item: ast.Item) -> str:
+    """How ``float s[16]``, in which the extents follow the name, is written; else both forms of a declaration."""
+    values = [e.value for e in item.sizes if isinstance(e, ast.Int)]
+    if node.type is None or not values or len(values) < len(item.sizes):
+        return f"write `shared f16 [h, w] {item.name};` or `int {item.name} = 0;`"
+    forms = [array_form(s, node.type.name, item.name, [str(v) for v in values]) for s in ("shared", "local")]
+    if node.storage == "shared":
+        return f"write `{forms[0]};`"
+    return f"write `{forms[1]};`, or `{forms[0]};` for an array that the threads of a block share"
+
+
 def _declare_scalar(r: Reader, node: ast.Declare, item: ast.Item) -> None:
     if item.sizes or node.storage == "shared" or (node.type is not None and node.type.name in ("void", "auto")):
         raise WrongValue(
@@ -44,7 +56,7 @@ def _declare_scalar(r: Reader, node: ast.Declare, item: ast.Item) -> None:
             what=f"the declaration of `{item.name}`",
             got="no scalar type",
             wanted="a scalar type, or an array with its extents",
-            fix_text=f"write `shared f16 [h, w] {item.name};` or `int {item.name} = 0;`",
+            fix_text=_array_advice(node, item),
         )
     dtype = known_type(node.type.name, node.type.span) if node.type else None
     if item.value is None:

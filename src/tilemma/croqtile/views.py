@@ -242,12 +242,14 @@ def subscript(r: Reader, node: ast.Subscript) -> Value:
     if isinstance(base, FragmentValue) and len(base.index) < len(base.copies):
         _within(r, i, base.copies[len(base.index)], base.name, node.indices[0])
         return base[i]
+    array = node.base.text if isinstance(base, Tile) and isinstance(node.base, ast.Name) else ""
+    indices = ", ".join("ijkl"[: base.rank]) if isinstance(base, Tile) and base.rank < 5 else "i, j"
     raise WrongValue(
         node.span,
         what="a subscript `[i]`",
         got=kind(base),
         wanted="an array of tiles, register tiles or events",
-        fix_text="take elements with `.at(i, j)`",
+        fix_text=f"take elements with `{array}.at({indices})`",
     )
 
 

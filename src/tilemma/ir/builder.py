@@ -525,12 +525,21 @@ def element_type(name: str | DType, span: Span | None = None) -> DType:
     try:
         return dtypes.dtype(name)
     except KeyError:
-        name = name if isinstance(name, str) else described(name)
         # The name in array libraries comes first: `float16` is nearer to `float` as text.
-        near = str(dtypes.from_library(name) or "") or nearest(name, dtypes.names())
+        called = name if isinstance(name, str) else _name_in_library(name)
+        near = str(dtypes.from_library(called) or "") or nearest(called, dtypes.names())
+        meant = f"did you mean `{near}`?" if isinstance(name, str) or not near else f'write "{dtypes.dtype(near)}"'
         raise UnknownDtype(
             span,
-            name=name,
+            name=f"class {called}" if isinstance(name, type) else called or described(name),
             known=", ".join(dtypes.BY_NAME),
-            suggestion=f"did you mean `{near}`?" if near else "pick one of these",
+            suggestion=meant if near else "pick one of these",
         ) from None
+
+
+def _name_in_library(kind: object) -> str:
+    """What an array library calls its element type ``kind``: ``np.float16``, a ``np.dtype``, ``torch.float16``."""
+    if isinstance(kind, type):
+        return kind.__name__
+    library = type(kind).__module__.partition(".")[0]
+    return str(kind).rpartition(".")[2] if library in ("numpy", "torch") else ""

@@ -69,7 +69,8 @@ def _wrong_call(function: Callable[..., Any], message: str, span: Span | None) -
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     name = _called(span) or function.__name__
     required = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    form = f"{name}({', '.join(required)})"
+    # Reductions have one axis.
+    form = f"{name}({', '.join('axis=1' if p == 'axis' else p for p in required)})"
     keyword = _KEYWORD.search(message)
     if keyword is not None:
         known = [p.name for p in parameters]

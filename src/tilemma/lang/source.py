@@ -283,6 +283,11 @@ def _function_node(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncF
     found = _node_of(function.__code__)
     if found is None:
         fix = "put the kernel into a file, or pass its text: `@tm.kernel(source=text)`"
+        if function.__code__.co_filename == "<stdin>":
+            fix = (
+                "run the program from a file, `python kernel.py`, or redirect it, `python - < kernel.py`: "
+                "a pipe cannot be read again"
+            )
         raise NoKernelSource(name=function.__name__, fix_text=fix)
     return found
 

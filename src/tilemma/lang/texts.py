@@ -99,7 +99,7 @@ def _standard_input() -> Iterator[str]:
     try:
         state = os.fstat(0)
         if stat.S_ISREG(state.st_mode):
-            yield os.pread(0, min(state.st_size, MAX_INPUT), 0).decode()
+            yield os.pread(0, min(state.st_size, MAX_INPUT), 0).decode("utf-8-sig")
     except (OSError, ValueError, AttributeError):
         return
 

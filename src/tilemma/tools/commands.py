@@ -81,8 +81,23 @@ def _unexpected(error: Exception) -> TilemmaError:
     return kind(what=f"{type(error).__name__}: {error}".rstrip(": "))
 
 
+# Options of one command that are tried on others, and what those call the same.
+_ELSEWHERE = {"--target": "--arch"}
+
+
 class Command(click.Command):
-    """A command whose help, too, is printed by `say`."""
+    """A command whose help, too, is printed by `say`; it names its option for one of another command."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            meant = _ELSEWHERE.get(error.option_name)
+            if meant and any(meant in p.opts for p in self.params):
+                # As a possibility click would drop it: the names do not resemble each other.
+                message = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
+                raise click.NoSuchOption(error.option_name, message, ctx=context) from None
+            raise
 
     def get_help_option(self, context: click.Context) -> click.Option | None:
         option = super().get_help_option(context)
