@@ -19,6 +19,7 @@ STATEMENTS = {
     "const int n = 4 + 1;": None,
     "y.at(0) = 1.0f; static int n = 4;": "static int n = 4;",
     "for (int i = 0; i < 16; i++) { y.at(i) = 1.0f; }": "for (int i = 0; i < 16; i++) { y.at(i) = 1.0f; }",
+    "for (int i = 0; i < 4 * 4; i += 1) { y.at(i) = 1.0f; }": None,
     "for (i = 0; i < 16; ++i) { y.at(i) = 1.0f; }": "for (i = 0; i < 16; ++i) { y.at(i) = 1.0f; }",
     "y.at(0) = y[t];": None,
     "y.at(0) = z[t];": None,

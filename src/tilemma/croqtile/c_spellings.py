@@ -83,10 +83,11 @@ def _for(fused: Fused, at: int) -> tuple[Span, str, str] | None:
     if start is None or _text(fused, start + 1) != "(":
         return None
     i = start + 2 + (_kind(fused, start + 2) == "TYPE")
-    name, count = _text(fused, i) if _kind(fused, i) == "NAME" else "i", "4"
+    name, count = _text(fused, i) if _kind(fused, i) == "NAME" else "i", "n"
     bound = i + 4  # after `i = 0 ;`
-    if [_text(fused, k) for k in (i + 1, i + 3, bound, bound + 1, bound + 3)] == ["=", ";", name, "<", ";"]:
-        count = _text(fused, bound + 2)
+    end = next((k for k in range(bound + 2, min(bound + 12, len(fused))) if _text(fused, k) == ";"), None)
+    if end and [_text(fused, k) for k in (i + 1, i + 2, i + 3, bound, bound + 1)] == ["=", "0", ";", name, "<"]:
+        count = " ".join(_text(fused, k) for k in range(bound + 2, end))
     return (
         fused[start][1].span,
         "`for` is not a word of the language",
