@@ -254,6 +254,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "shared": ({"layouts": {**LAYOUTS, "A": None}}, "its effects are ()"),
     "meaning": ({"meaning": 3}, "its meaning is"),
     "archs": ({"archs": ("ampere",)}, "ampere"),
+    "archs before the first": ({"archs": ("sm_1",)}, "sm_1`"),
     "rank": ({"rank": "high"}, "its rank is"),
 }
 

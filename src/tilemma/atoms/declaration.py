@@ -221,9 +221,11 @@ class Declaration:
             self._wrong(f"its archs are {described(given)}", wanted)
         for arch in given:
             try:
-                arch_number(arch)
+                known = arch_number(arch) >= arch_number(_FIRST_ARCH)
             except NoTarget:
-                self._wrong(f"its archs have `{arch}`", wanted)
+                known = False
+            if not known:
+                self._wrong(f"its archs have `{arch}`", f"{wanted}; the first is {_FIRST_ARCH}")
         return tuple(given) or (_FIRST_ARCH,)
 
     def _asynchronous(self, given: object) -> bool:

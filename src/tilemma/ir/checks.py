@@ -200,6 +200,17 @@ def checked_metadata(
     """SparseMetadata unless each row of A [M, K] of ``t``, ``whole``, has the ``words`` that its type requires;
     ``have`` is the shape of the metadata."""
     rows, k = whole
+    if t.name not in sparsity.TYPES:
+        raise SparseMetadata(
+            span,
+            contract=contract,
+            a=shape_text(whole),
+            dtype=t,
+            meta=shape_text(have),
+            type=words,
+            rule=f"A of a type with a sparse form: {', '.join(sparsity.TYPES)} ({sparsity.SECTION})",
+            remedy=f"multiply the whole A without `.sp`: {t} has no sparse form",
+        )
     pattern = sparsity.pattern(t)
     legal = [x for x in (u8, u16, u32) if k % sparsity.unit(t, x) == 0]
     if words in legal and have == (rows, k // sparsity.unit(t, words)):

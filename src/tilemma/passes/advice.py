@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilemma.atoms import catalogue
+from tilemma.atoms.atom import MmaAtom
 from tilemma.dtypes import DType
 from tilemma.errors import Span, spelled
 from tilemma.ir.tile import Copy
@@ -20,14 +21,25 @@ _UNNAMED = {"mma": "mma...", "copy": "dma.copy"}
 
 
 def for_multiply(
-    arch: str, level: Level, tile: tuple[int, int, int], types: tuple[DType, DType, DType], span: Span | None
+    arch: str,
+    level: Level,
+    tile: tuple[int, int, int],
+    types: tuple[DType, DType, DType],
+    span: Span | None,
+    sparse: bool = False,
+    wanted: str | None = None,
 ) -> str:
     """The changes that make an instruction of ``arch`` fit a multiply of ``types`` (A, B, accumulator) for a
     ``tile``,
-    (M, N, K), that an instance of ``level`` holds."""
+    (M, N, K), that an instance of ``level`` holds.  ``sparse``: A is stored by half; ``wanted``: the instruction
+    that the program names."""
     a, b, d = types
-    runs = [x for x in catalogue.mma("mma.sync") if x.runs_on(arch)]
+    if wanted is not None:
+        return _for_named(wanted, arch)
+    runs = [x for x in catalogue.mma("mma.sp" if sparse else "mma.sync") if x.runs_on(arch)]
     plain = [x for x in runs if x.rank >= 0]
+    if sparse and not any(x.a.dtype is a and x.b.dtype is b for x in plain):
+        return f"multiply the whole A without `.sp`: {arch} has no sparse multiply of {a} by {b}"
     named = next((x for x in runs if x.rank < 0 and x.a.dtype is a and x.b.dtype is b), None)
     operands = [x for x in plain if x.a.dtype is a and x.b.dtype is b]
     if not operands and named is not None:
@@ -43,6 +55,20 @@ def for_multiply(
     if (m, n, k) == tile:
         return "put both operands into shared memory, and load them from there"
     return f"use a tile of {m}x{n}x{k} (M x N x K); elements beyond the arrays are read as 0 and not stored"
+
+
+def _for_named(name: str, arch: str) -> str:
+    atom = catalogue[name]
+    choice = "or name no instruction, and the compiler chooses one"
+    if not isinstance(atom, MmaAtom) or not atom.ptx:
+        return f"name an instruction that {arch} has, {choice}"
+    if not atom.runs_on(arch):
+        return f"compile for {' or '.join((atom.arch, *atom.archs))}, {choice}"
+    places = [
+        f"{x} from {'registers' if o.in_registers else 'shared memory'}"
+        for x, o in zip("AB", (atom.a, atom.b), strict=True)
+    ]
+    return f"give {name} its operands ({', '.join(places)}), types and extents, {choice}"
 
 
 def _rounded(tile: tuple[int, int, int], atom: tuple[int, int, int], warps: int) -> tuple[int, int, int]:

@@ -159,7 +159,15 @@ def _no_instruction(w: Work, arch: str, refusals: tuple[Refusal, ...]) -> NoInst
         n=w.n,
         k=w.k,
         level=w.level,
-        remedy=advice.for_multiply(arch, w.level, (w.m, w.n, w.k), (w.a, w.b, w.d), w.mma.span),
+        remedy=advice.for_multiply(
+            arch,
+            w.level,
+            (w.m, w.n, w.k),
+            (w.a, w.b, w.d),
+            w.mma.span,
+            sparse=w.mma.meta is not None,
+            wanted=w.mma.wanted,
+        ),
         refusals=refusals,
     )
 
@@ -181,7 +189,9 @@ def _select(w: Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom
             **types,
             **wanted,
         )
-        return only.candidates, list(only.refusals)
+        # That it is of another kind is no news: the attempt of its own kind says what it needs.
+        other = f"is {catalogue[w.mma.wanted].kind}, not {kind}"
+        return only.candidates, [x for x in only.refusals if x.rule != other]
     near = select_from(
         catalogue.mma(kind, **types, a_from=wanted.get("a_from")),
         arch=arch,
