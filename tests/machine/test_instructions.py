@@ -54,6 +54,17 @@ def test_sub_with_borrow_subtracts_64_bits() -> None:
     assert borrow.tolist() == [MASK if x < 0 else 0 for x in expected]
 
 
+def test_the_flag_of_a_subtraction_is_set_where_nothing_is_borrowed() -> None:
+    a, b = words(), words()
+    kept, less = execute(
+        "sub.cc.u32 %t0, %i0, %i1; addc.u32 %o0, 0, 0; add.cc.u32 %t0, %i0, %i1; subc.u32 %o1, %i0, %i1;",
+        ["u32"] * 2, {"u32/a": a, "u32/b": b},
+    )  # fmt: skip
+    pairs = [(int(x), int(y)) for x, y in zip(a, b, strict=True)]
+    assert kept.tolist() == [int(x >= y) for x, y in pairs]
+    assert less.tolist() == [(x - y - (x + y <= MASK)) & MASK for x, y in pairs]
+
+
 def test_mad_with_carry_multiplies_64_by_32_bits() -> None:
     a, b, c = words(), words(), words()
     code = """mul.lo.u32 %o0, %i0, %i2; mul.hi.u32 %t0, %i0, %i2; mad.lo.cc.u32 %o1, %i1, %i2, %t0;
@@ -164,6 +175,9 @@ ONE: dict[str, tuple[str, Callable[[int, int, int], int]]] = {
         lambda a, b, c: halves(a, b, lambda x, y: max(signed(x, 16), signed(y, 16), 0)),
     ),
     "min s32 relu": ("min.relu.s32 %o0, %i0, %i1;", lambda a, b, c: max(0, min(signed(a), signed(b)))),
+    "max s32 relu, as the headers of CUDA write it": (
+        "max.s32.relu %o0, %i0, %i1;", lambda a, b, c: max(0, signed(a), signed(b))
+    ),
     "mad hi sat": (
         "mad.hi.sat.s32 %o0, %i0, %i1, %i2;",
         lambda a, b, c: max(-(2**31), min(2**31 - 1, (signed(a) * signed(b) >> 32) + signed(c))),

@@ -154,7 +154,11 @@ class Instruction:
 
 @cache
 def _parts(opcode: str) -> tuple[str, ...]:
-    return tuple(opcode.split("."))
+    parts = opcode.split(".")
+    # `max.s32.relu` in the headers of CUDA, which ptxas takes, is the ISA's `max.relu.s32`.
+    if parts[0] in ("min", "max") and parts[-1] == "relu" and len(parts) > 2:
+        parts[-2:] = parts[-1], parts[-2]
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

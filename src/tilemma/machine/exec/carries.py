@@ -21,7 +21,7 @@ def _flag(d: Decoder) -> int:
 def _arithmetic(d: Decoder, kind: str, count: int, f: Callable[..., int], *, takes: bool, gives: bool) -> None:
     """``f(a, b[, c], carry)`` on Python integers; the bits above the type are the carry out.
 
-    A borrow is a negative result.
+    Without a carry in, f gets 0.
     """
     bits = int(kind[1:])
     raw = f"b{bits}"
@@ -44,7 +44,7 @@ def _arithmetic(d: Decoder, kind: str, count: int, f: Callable[..., int], *, tak
         where: Any = True if m is None else m
         np.copyto(w.v[view][o], np.array([x & mask for x in results], word), where=where)
         if gives:
-            np.copyto(w.v[9][flag], np.array([not 0 <= x <= mask for x in results]), where=where)
+            np.copyto(w.v[9][flag], np.array([x > mask for x in results]), where=where)
 
     d.alu(run)
 
@@ -72,7 +72,12 @@ def _decode(d: Decoder, op: str, *, takes: bool) -> None:
     if op == "add":
         _arithmetic(d, kind, 2, lambda a, b, carry: a + b + carry, takes=takes, gives=gives)
     else:
-        _arithmetic(d, kind, 2, lambda a, b, carry: a - (b + carry), takes=takes, gives=gives)
+        # The flag of a subtraction is the carry of a + ~b + 1: set where nothing is borrowed.  Chains of sub alone do
+        # not show it; nvcc's 128-bit division reads the flag of `subc.cc` with `addc`, and relies on it.
+        mask = (1 << int(kind[1:])) - 1
+        _arithmetic(
+            d, kind, 2, lambda a, b, carry: a + (b ^ mask) + (carry if takes else 1), takes=takes, gives=gives
+        )
 
 
 def _product(d: Decoder, kind: str, *, high: bool, takes: bool, gives: bool) -> None:
