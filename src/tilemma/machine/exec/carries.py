@@ -72,8 +72,8 @@ def _decode(d: Decoder, op: str, *, takes: bool) -> None:
     if op == "add":
         _arithmetic(d, kind, 2, lambda a, b, carry: a + b + carry, takes=takes, gives=gives)
     else:
-        # The flag of a subtraction is the carry of a + ~b + 1: set where nothing is borrowed.  Chains of sub alone do
-        # not show it; nvcc's 128-bit division reads the flag of `subc.cc` with `addc`, and relies on it.
+        # The flag of a subtraction is the carry of a + ~b + 1: set where nothing is borrowed.  Chains of sub alone
+        # do not show it; nvcc's 128-bit division reads the flag of `subc.cc` with `addc`, and relies on it.
         mask = (1 << int(kind[1:])) - 1
         _arithmetic(
             d, kind, 2, lambda a, b, carry: a + (b ^ mask) + (carry if takes else 1), takes=takes, gives=gives
