@@ -176,7 +176,8 @@ ONE: dict[str, tuple[str, Callable[[int, int, int], int]]] = {
     ),
     "min s32 relu": ("min.relu.s32 %o0, %i0, %i1;", lambda a, b, c: max(0, min(signed(a), signed(b)))),
     "max s32 relu, as the headers of CUDA write it": (
-        "max.s32.relu %o0, %i0, %i1;", lambda a, b, c: max(0, signed(a), signed(b))
+        "max.s32.relu %o0, %i0, %i1;",
+        lambda a, b, c: max(0, signed(a), signed(b)),
     ),
     "mad hi sat": (
         "mad.hi.sat.s32 %o0, %i0, %i1, %i2;",
