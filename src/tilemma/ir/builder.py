@@ -15,7 +15,7 @@ from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, is_text_source, spelled
 from tilemma.ir import tile as t
-from tilemma.ir.checks import checked_fit, checked_text
+from tilemma.ir.checks import checked_fit, checked_index, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
 from tilemma.ir.element_work import ElementWork, Known
 from tilemma.ir.expr import (
@@ -204,7 +204,8 @@ class Builder(ElementWork):
         """A shared or local buffer; extents must be compile-time constants (ExtentsNotKnown).  ``copied``: a copy
         makes it, with the extents of its source."""
         LIMITS["rank"].checked(len(shape), f"`{name}`", span or self.span)
-        extents = tuple(scalar(s) for s in shape)
+        place = span or self.span
+        extents = tuple(checked_index(scalar(s), f"an extent of `{name}`", place) for s in shape)
         self._check_known(name, extents, span, declared=not copied)
         buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
         value = None if init is None else self.stored(scalar(init), dtype)

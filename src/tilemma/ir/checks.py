@@ -116,7 +116,7 @@ def checked_index(e: Expr, what: str, span: Span | None) -> Expr:
         raise WrongValue(
             span,
             what=what,
-            got=str(known),
+            got=known,
             wanted="an index or extent below 2**31",
             fix_text="use smaller numbers; offsets in memory are 64-bit by themselves",
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from tilemma.errors import CompileError, Span
+from tilemma.errors import CompileError, Span, described
 from tilemma.ir.contiguous import Part, reshaped
 from tilemma.ir.expr import (
     Binary,
@@ -416,8 +416,10 @@ def describe(e: Expr) -> str:
         wrapped = [f"({t})" if isinstance(x, Binary) and x.op not in ("cdiv", "min", "max") else t
                    for x, t in ((e.a, left), (e.b, right))]  # fmt: skip
         return f"{wrapped[0]} {_SIGNS[e.op]} {wrapped[1]}"
-    if value_of(e) is not None:
-        return str(value_of(e))
+    value = value_of(e)
+    if value is not None:
+        # Python writes no integer of more than some thousand digits.
+        return described(value) if value.bit_length() > 1000 else str(value)
     match e:
         case Element(view):
             return _element(view.base.name, view.offsets)
