@@ -104,10 +104,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        from tilemma.lang.math import elsewhere
+        from tilemma.ir.spellings import python_form
 
-        hint = "" if name.startswith("_") else elsewhere(name)
-        message = f"module 'tilemma' has no attribute {name!r}{hint}"
+        form = "" if name.startswith("_") else python_form(name)
+        message = f"module 'tilemma' has no attribute {name!r}" + (f"; {form}" if form else "")
         raise AttributeError(message, name=name, obj=sys.modules[__name__])
     from tilemma.forking import collection_paused
 

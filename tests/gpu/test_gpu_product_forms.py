@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import form_cases
 import pytest
 
 from tilemma.runtime import gpu_unavailable_reason
@@ -14,9 +12,6 @@ MISSING = gpu_unavailable_reason()
 if MISSING:
     pytest.skip(MISSING, allow_module_level=True)
 pytest.importorskip("torch")
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
-import form_cases  # noqa: E402
 
 
 @pytest.mark.parametrize("name", form_cases.FORMS)

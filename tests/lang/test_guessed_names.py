@@ -109,3 +109,18 @@ def test_a_guess_in_croqtile_is_answered_too(line, advice, tmp_path):
 )
 def test_arguments_as_in_numpy(do, advised):
     assert advised in _refused(do)
+
+
+@pytest.mark.parametrize(
+    "namespace, name, form",
+    [
+        (tm.math, "where", "`tm.select(condition, a, b)`"),
+        (tm.math, "clip", "`tm.math.clamp(a, b, c)`"),
+        (tm.math, "mean", "t.sum(axis=1)"),
+        (tm.mma, "exp", "`tm.math.exp(a)`"),
+        (tm.mma, "where", "`tm.select(condition, a, b)`"),
+    ],
+)
+def test_members_of_namespaces(namespace: object, name: str, form: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(form)):
+        getattr(namespace, name)

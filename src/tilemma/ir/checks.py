@@ -4,6 +4,7 @@ constants that fit, metadata and scales of a multiply."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tilemma.arithmetic import integers, sparsity
@@ -200,14 +201,11 @@ def checked_metadata(
     """SparseMetadata unless each row of A [M, K] of ``t``, ``whole``, has the ``words`` that its type requires;
     ``have`` is the shape of the metadata."""
     rows, k = whole
+    refused = partial(
+        SparseMetadata, span, contract=contract, a=shape_text(whole), dtype=t, meta=shape_text(have), type=words
+    )
     if t.name not in sparsity.TYPES:
-        raise SparseMetadata(
-            span,
-            contract=contract,
-            a=shape_text(whole),
-            dtype=t,
-            meta=shape_text(have),
-            type=words,
+        raise refused(
             rule=f"A of a type with a sparse form: {', '.join(sparsity.TYPES)} ({sparsity.SECTION})",
             remedy=f"multiply the whole A without `.sp`: {t} has no sparse form",
         )
@@ -217,13 +215,7 @@ def checked_metadata(
         return
     columns = " or ".join(f"{x} {shape_text((rows, k // sparsity.unit(t, x)))}" for x in legal)
     each = ", ".join(f"{x} {sparsity.unit(t, x)}" for x in (u8, u16, u32))
-    raise SparseMetadata(
-        span,
-        contract=contract,
-        a=shape_text(whole),
-        dtype=t,
-        meta=shape_text(have),
-        type=words,
+    raise refused(
         rule=f"four bits for each {pattern.width} columns ({pattern.name}; {sparsity.SECTION}); "
         f"columns that a word describes: {each}",
         remedy=f"load {columns}" if columns else f"make K a multiple of {sparsity.unit(t, u8)}",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from tilemma.ir.constructs import FUNCTIONS
+
 # Name elsewhere -> formula.  ``{0}``, ``{1}``: the arguments; ``@f(``: the function `f` of the language.
 _FORMULAS = {
     "celu": "@select({0} > 0.0, {0}, @expm1({0}))",
@@ -83,3 +85,21 @@ def formula(name: str, croqtile: bool, arguments: tuple[str, ...] = ("a", "b")) 
         return f"write `{_FUNCTION.sub(called, text)}`"
     row = _OPERATIONS.get(_SAME.get(name, name))
     return "" if row is None else f"write {row[0] if croqtile else row[1]}"
+
+
+# Names that NumPy, PyTorch or Python give to functions of the language.
+_ALIASES = {
+    "absolute": "abs", "clip": "clamp", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min",
+    "power": "pow", "reciprocal": "rcp", "swish": "silu", "arctan2": "atan2", "arctan": "atan", "arcsin": "asin",
+    "arccos": "acos", "expit": "sigmoid", "rint": "round", "sqr": "square",
+}  # fmt: skip
+_CHOICES = ("where", "select", "choose")
+
+
+def python_form(name: str) -> str:
+    """`write ...` in Python for ``name``, of a function of the language or of another library; empty if it is not
+    known here."""
+    name = _ALIASES.get(name, name)
+    if name in FUNCTIONS:
+        return f"write `tm.math.{name}({', '.join('abc'[: FUNCTIONS[name].arguments])})`"
+    return "write `tm.select(condition, a, b)`" if name in _CHOICES else formula(name, croqtile=False)

@@ -14,7 +14,7 @@ from tilemma.ir.checks import checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
 from tilemma.ir.mathematics import COMPOSED, composed
 from tilemma.ir.refusals import WrongArity, WrongValue
-from tilemma.ir.spellings import formula
+from tilemma.ir.spellings import python_form
 from tilemma.lang.namespaces import Namespace
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.scalars import Value, as_float, operand, refused
@@ -97,26 +97,6 @@ _CLASSES: dict[str, type[Function]] = {
 }
 
 
-# Names that NumPy, PyTorch or Python give to functions here.
-_ALIASES = {
-    "absolute": "abs", "clip": "clamp", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min",
-    "power": "pow", "reciprocal": "rcp", "swish": "silu", "arctan2": "atan2", "arctan": "atan", "arcsin": "asin",
-    "arccos": "acos", "expit": "sigmoid", "rint": "round", "sqr": "square",
-}  # fmt: skip
-_CHOICES = ("where", "select", "choose")
-
-
-def elsewhere(name: str) -> str:
-    """A hint for a name that a function of the language might have elsewhere: `; write ...`, or nothing."""
-    name = _ALIASES.get(name, name)
-    if name in constructs.FUNCTIONS:
-        return f"; write `tm.math.{name}({', '.join('abc'[: constructs.FUNCTIONS[name].arguments])})`"
-    if name in _CHOICES:
-        return "; write `tm.select(condition, a, b)`"
-    known = formula(name, croqtile=False)
-    return f"; {known}" if known else ""
-
-
 class MathNamespace(Namespace):
     """The functions of the table in `ir.constructs`."""
 
@@ -126,6 +106,9 @@ class MathNamespace(Namespace):
     def __init__(self) -> None:
         table = constructs.FUNCTIONS.items()
         self.__dict__.update({name: _CLASSES.get(name, Function)(name, row) for name, row in table})
+
+    def _form_of(self, name: str) -> str:
+        return python_form(name)
 
     if TYPE_CHECKING:  # the functions are entries of a table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tilemma.ir.refusals import WrongMember, WrongValue, wrong_member
+from tilemma.ir.spellings import python_form
 from tilemma.lang.spans import caller_span
 
 
@@ -27,6 +28,11 @@ class Namespace:
             fix_text=f"write {self._forms}",
         )
 
+    def _form_of(self, name: str) -> str:
+        """`write ...` for a function of ``tm`` that is not found here; empty for other names."""
+        form = python_form(name)
+        return form if "tm." in form else ""
+
     if not TYPE_CHECKING:  # a type checker knows the members itself
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -34,7 +40,5 @@ class Namespace:
                 raise AttributeError(name)
             known = [n for n in dir(self) if not n.startswith("_")]
             e = wrong_member(caller_span(), f"`{self._spelled}`", name, known, f"write {self._forms}")
-            from tilemma.lang.math import elsewhere
-
-            called = elsewhere(name).removeprefix("; ")
-            raise NoSuchMember(e.span, **(e.facts | ({"suggestion": called} if "tm.math." in called else {})))
+            form = self._form_of(name)
+            raise NoSuchMember(e.span, **(e.facts | ({"suggestion": form} if form else {})))

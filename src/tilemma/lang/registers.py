@@ -25,6 +25,7 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.refusals import TileShapeUnknown, WrongValue, wrong_member
+from tilemma.ir.spellings import python_form
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
 from tilemma.lang.namespaces import NoSuchMember
@@ -80,10 +81,7 @@ class TileOperators(Operators):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            from tilemma.lang.math import elsewhere
-
-            called = elsewhere(name).partition("; ")[2]
-            hint = re.sub(r"\ba\b", str(self), called.replace("condition", "c"))
+            hint = re.sub(r"\ba\b", str(self), python_form(name).replace("condition", "c"))
             known = [n for n in dir(type(self)) if not n.startswith("_") and n != "article"]
             e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known)
             raise NoSuchMember(e.span, **{**e.facts, "suggestion": hint or e.facts["suggestion"]})

@@ -56,5 +56,5 @@ def find(opcode: str) -> Declared | None:
 
 
 def state() -> tuple[tuple[str, int], ...]:
-    """Equal for two moments between which no declaration was made, replaced or withdrawn."""
+    """The declarations in force, as a key: another value after one is made, replaced or withdrawn."""
     return tuple((opcode, _numbers[opcode]) for opcode, x in _declared.items() if x.is_current())

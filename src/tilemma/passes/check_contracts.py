@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from tilemma.arithmetic.sparsity import SECTION
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.checks import checked_metadata, checked_scale
@@ -266,7 +267,7 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
             a=shape_text(a),
             b=shape_text(b),
             disagreement=wrong,
-            stored="; half of K is stored in A (PTX ISA, 9.7.14.6.1, Sparse matrix storage)" if sparse else "",
+            stored=f"; half of K is stored in A ({SECTION})" if sparse else "",
             wants_a=_WANTS[m.contract.a_transposed][0].replace("K", "K/2" if sparse else "K"),
             wants_b=_WANTS[m.contract.b_transposed][1],
             remedy=_other_contract(m.contract, a, b, acc, 2 if sparse else 1),

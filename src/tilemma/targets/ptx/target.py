@@ -11,7 +11,6 @@ from tilemma.forking import cached_property
 from tilemma.records import record
 
 KB = 1024
-WARPGROUP = 128
 # The most registers of a thread that setmaxnreg gives here (PTX ISA: multiples of 8 from 24 to 256; a thread can
 # use 255), and those left to a thread of a warpgroup that copies data cooperatively.
 MOST_REGISTERS, MOVER_REGISTERS = 240, 40

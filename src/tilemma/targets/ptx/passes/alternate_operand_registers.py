@@ -41,6 +41,7 @@ from tilemma.ir.tile import (
     Op,
     Parallel,
 )
+from tilemma.ir.types import WARPGROUP
 from tilemma.ir.walk import jumps, map_expressions, rewrite, substituted, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import span_threads
@@ -48,7 +49,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import is_wgmma
 from tilemma.targets.ptx.passes.double_buffer_fragments import registers_with_two_sets
 from tilemma.targets.ptx.passes.names import Names
-from tilemma.targets.ptx.target import MOST_REGISTERS, MOVER_REGISTERS, WARPGROUP, Target
+from tilemma.targets.ptx.target import MOST_REGISTERS, MOVER_REGISTERS, Target
 
 
 @record(slots=False)
@@ -97,9 +98,9 @@ class _Loops:
         needed = registers_with_two_sets(own.values(), operands)
         threads = max(span_threads(op) for op in walk((block,)) if isinstance(op, Parallel) and op is not block)
         have = min(self.target.registers_per_thread, self.target.registers_per_sm // threads)
-        if any(isinstance(op, InThreads) and op.asynchronous for op in around) and threads > WARPGROUP:
-            left = self.target.registers_per_sm // WARPGROUP - MOVER_REGISTERS
-            have = min(MOST_REGISTERS, left // (threads // WARPGROUP - 1))
+        if any(isinstance(op, InThreads) and op.asynchronous for op in around) and threads > WARPGROUP.threads:
+            left = self.target.registers_per_sm // WARPGROUP.threads - MOVER_REGISTERS
+            have = min(MOST_REGISTERS, left // (threads // WARPGROUP.threads - 1))
         return f"a wait for each group: two sets take {needed} registers of {have}" if needed > have else ""
 
 

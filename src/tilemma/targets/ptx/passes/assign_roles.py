@@ -26,14 +26,14 @@ from tilemma.ir.tile import (
     While,
 )
 from tilemma.ir.tiles import describe
-from tilemma.ir.types import EventRef, Space
+from tilemma.ir.types import WARPGROUP, EventRef, Space
 from tilemma.ir.walk import expressions, rewrite_blocks, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
-from tilemma.targets.ptx.target import MOST_REGISTERS, MOVER_REGISTERS, WARPGROUP, Target
+from tilemma.targets.ptx.target import MOST_REGISTERS, MOVER_REGISTERS, Target
 
 # The step of setmaxnreg, and the least that it gives: enough for a role of one thread.
 _STEP, _LEAST = 8, 24
@@ -67,7 +67,7 @@ class AssignRoles:
     def _registers(self, block: Parallel, tree: Tree, roles: list[Node], log: list[Decision]) -> None:
         target = Target.of(self.arch)
         parts = [(n, n.inner[0].mask) for n in roles if isinstance(n.op, InThreads) and n.op.asynchronous]
-        whole = all(_warpgroups(mask) for _, mask in parts) and tree.threads % WARPGROUP == 0
+        whole = all(_warpgroups(mask) for _, mask in parts) and tree.threads % WARPGROUP.threads == 0
         apart = sum(mask.astype(int) for _, mask in parts) if parts else np.zeros(1)
         if not target.has("setmaxnreg") or not whole or np.any(apart > 1) or block.max_registers is not None:
             return
@@ -106,9 +106,9 @@ def _executed_by_whole_groups(node: Node) -> bool:
 
 def _warpgroups(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bool:
     """Whether ``mask`` consists of whole warpgroups."""
-    if len(mask) % WARPGROUP:
+    if len(mask) % WARPGROUP.threads:
         return False
-    groups = mask.reshape(-1, WARPGROUP)
+    groups = mask.reshape(-1, WARPGROUP.threads)
     return bool((groups.all(axis=1) | ~groups.any(axis=1)).all())
 
 

@@ -3,8 +3,9 @@ and register pressure."""
 
 from __future__ import annotations
 
+from tilemma.ir.types import WARPGROUP
 from tilemma.records import record
-from tilemma.targets.ptx.target import MOST_REGISTERS, WARPGROUP, Target
+from tilemma.targets.ptx.target import MOST_REGISTERS, Target
 
 # More stages than this hide no more latency: measured on an H200, 4 to 6 stages of 32 to 48 KB saturate it.
 _MOST_STAGES = 8
@@ -47,9 +48,9 @@ def registers_suffice(arch: str, groups: int, result: int) -> bool:
 
     ptxas compiles a block of four warpgroups or more for its registers at the start, whatever setmaxnreg adds.
     """
-    threads = WARPGROUP * (groups + 1)
+    threads = WARPGROUP.threads * (groups + 1)
     most = MOST_REGISTERS if groups < 3 else Target.of(arch).registers_per_sm // threads
-    return result // (WARPGROUP * groups) + _OTHER_REGISTERS <= most
+    return result // (WARPGROUP.threads * groups) + _OTHER_REGISTERS <= most
 
 
 def stages_of_cp_async(arch: str, registers: int, threads: int) -> int:

@@ -294,19 +294,17 @@ class BlockPlan:
         return row, size
 
     def _may_be_alone(self, row: int) -> bool:
-        """Whether blocks that differ in index ``row`` may have no neighbour in it: more than a batch of matrices
-        has the tiles that they share, so that several indices count the rows of the product, of which this one may
-        have a single tile.
+        """Whether index ``row``, in which the blocks of a cluster differ, may have a single tile.
 
-        One block of each cluster is then idle: a convolution over rows of 128 pixels took twice its time on an
-        H200.
+        It may where more than one further index (one: a batch) leaves the shared tiles the same, so that several
+        indices count the rows of the product.  A block of each cluster would then be idle.
         """
         index = self.block.indices[row]
         shared = [c for c in self.copies if not self.differs(c, index)]
         others = (i for i in self.block.indices if i is not index and value_of(i.extent) != 1)
-        alike = [i for i in others if any(not self.differs(c, i) for c in shared)]
+        batches = [i for i in others if any(not self.differs(c, i) for c in shared)]
         # The extent of an index of several dimensions is their product.
-        counted = sum(2 if isinstance(i.extent, Binary) and i.extent.op == "mul" else 1 for i in alike)
+        counted = sum(2 if isinstance(i.extent, Binary) and i.extent.op == "mul" else 1 for i in batches)
         return value_of(index.extent) is None and counted > 1
 
     def _divides(self, row: int, size: int) -> bool:
