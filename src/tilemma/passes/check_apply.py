@@ -12,20 +12,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tilemma.errors import CompileError, Note, Span
+from tilemma.ir import tile as t
 from tilemma.ir.effects import Execution, assigned, declared, read_views, updated_views, written_views
 from tilemma.ir.expr import Binary, Element, Expr, FragmentElement, Index, Var, substitute, value_of
 from tilemma.ir.expr import walk as terms
-from tilemma.ir.tile import (
-    Alloc,
-    Apply,
-    Body,
-    Declare,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Op,
-)
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Buffer, Space, View
 from tilemma.ir.walk import bodies, walk
@@ -70,15 +60,15 @@ class ApplyOtherTile(CompileError):
 class CheckApply:
     """Refuses bodies of `apply` that have no meaning for a single element."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises ApplyStatement, ApplyReduction or ApplyOrder."""
         for op in walk(kernel.body):
-            if isinstance(op, Apply):
+            if isinstance(op, t.Apply):
                 _check(op)
         return kernel
 
 
-def check_visited(op: Apply, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_visited(op: t.Apply, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raises ApplyOtherTile for a tile or vector without an element for each one visited.  ``shapes``: the extents
     of the fragments."""
     visited = tuple(value_of(i.extent) for i in op.indices)
@@ -103,7 +93,7 @@ def check_visited(op: Apply, shapes: Mapping[str, tuple[int, ...]]) -> None:
             )
 
 
-def _check(op: Apply) -> None:
+def _check(op: t.Apply) -> None:
     own: set[str] = set()
     for x in walk(op.body):
         if not _by_one_lane(x):
@@ -125,11 +115,13 @@ def _check(op: Apply) -> None:
             _check_pair(places, x, written, atomic, y, view)
 
 
-def _by_one_lane(op: Op) -> bool:
+def _by_one_lane(op: t.Op) -> bool:
     """Whether one lane can execute ``op`` for one element."""
-    if isinstance(op, Alloc):
+    if isinstance(op, t.Alloc):
         return op.buffer.space is Space.LOCAL
-    return op.execution is Execution.LANE or (op.execution is Execution.CONTROL and not isinstance(op, InThreads))
+    return op.execution is Execution.LANE or (
+        op.execution is Execution.CONTROL and not isinstance(op, t.InThreads)
+    )
 
 
 def _reduction(span: Span | None, what: str) -> ApplyReduction:
@@ -140,14 +132,14 @@ def _reduction(span: Span | None, what: str) -> ApplyReduction:
     return ApplyReduction(span, what=what, remedy=remedy)
 
 
-def _accesses(body: Body) -> Iterator[tuple[Op, View, bool]]:
+def _accesses(body: t.Body) -> Iterator[tuple[t.Op, View, bool]]:
     for x in walk(body):
         for view in written_views(x):
             if view.base.space is not Space.LOCAL:
                 yield x, view, bool(updated_views(x))
 
 
-def _used(body: Body, name: str) -> Iterator[tuple[Op, View]]:
+def _used(body: t.Body, name: str) -> Iterator[tuple[t.Op, View]]:
     """Plain accesses to the buffer ``name``: (the operation, the view)."""
     for x in walk(body):
         atomic = updated_views(x)
@@ -156,7 +148,7 @@ def _used(body: Body, name: str) -> Iterator[tuple[Op, View]]:
                 yield x, view
 
 
-def _check_pair(places: _Places, x: Op, written: View, atomic: bool, y: Op, used: View) -> None:
+def _check_pair(places: _Places, x: t.Op, written: View, atomic: bool, y: t.Op, used: View) -> None:
     """Refuses ``used`` where another element's visit may write it, in ``written``."""
     here = places.reached(x) | places.reached(y)
     if used is written or places.apart(written, used) or places.own(written, used, here):
@@ -177,7 +169,7 @@ def _place(view: View) -> str:
 class _Places:
     """Where the visits of an `apply` access memory."""
 
-    def __init__(self, op: Apply) -> None:
+    def __init__(self, op: t.Apply) -> None:
         self.indices = {i.name for i in op.indices}
         extents = [value_of(i.extent) or 1 for i in op.indices]
         self.count = int(np.prod(extents))
@@ -185,12 +177,12 @@ class _Places:
         self.values = {i.name: g.reshape(-1).astype(np.int64) for i, g in zip(op.indices, grid, strict=True)}
         ops = list(walk(op.body))
         self.changing = {v.name for x in ops for v in assigned(x)} | {
-            i.name for x in ops if isinstance(x, For) for i in (x.index,)
+            i.name for x in ops if isinstance(x, t.For) for i in (x.index,)
         }
         self.known: dict[str, Expr] = {}
         self._reached: dict[int, np.ndarray] = {}
         for x in ops:
-            if isinstance(x, Declare) and x.var.name not in self.changing and not self._varies(x.value):
+            if isinstance(x, t.Declare) and x.var.name not in self.changing and not self._varies(x.value):
                 self.known[x.var.name] = substitute(x.value, self.known)
         self._visit(op.body, np.ones(self.count if self._counted else 1, dtype=bool))
 
@@ -198,12 +190,12 @@ class _Places:
     def _counted(self) -> bool:
         return self.count <= _MOST_ELEMENTS
 
-    def _visit(self, body: Body, elements: np.ndarray) -> None:
+    def _visit(self, body: t.Body, elements: np.ndarray) -> None:
         """Records the elements for which each operation runs, as far as conditions on the indices determine
         them."""
         for op in body:
             self._reached[id(op)] = elements
-            cond = op.cond if isinstance(op, If) and not self._varies(op.cond) else None
+            cond = op.cond if isinstance(op, t.If) and not self._varies(op.cond) else None
             holds = None if cond is None else evaluate(substitute(cond, self.known), self.values)
             for name, inner in bodies(op):
                 if holds is None:
@@ -212,15 +204,16 @@ class _Places:
                     truth = np.asarray(holds).astype(bool)
                     self._visit(inner, elements & (~truth if name == "otherwise" else truth))
 
-    def reached(self, op: Op) -> np.ndarray:
+    def reached(self, op: t.Op) -> np.ndarray:
         """For which elements ``op`` may run."""
         return self._reached[id(op)]
 
     def _varies(self, e: Expr) -> bool:
         """Whether ``e`` may have another value elsewhere in the same visit."""
         return any(
-            isinstance(t, (Element, FragmentElement)) or (isinstance(t, (Var, Index)) and t.name in self.changing)
-            for t in terms(e)
+            isinstance(term, (Element, FragmentElement))
+            or (isinstance(term, (Var, Index)) and term.name in self.changing)
+            for term in terms(e)
         )
 
     def offsets(self, view: View) -> tuple[Expr | None, ...]:
@@ -259,7 +252,7 @@ class _Places:
 
     def _moving(self, e: Expr) -> np.ndarray | None:
         """The offset that the indices add to ``e`` in each visit; None if it is not a constant."""
-        if not any(isinstance(t, Index) and t.name in self.indices for t in terms(e)):
+        if not any(isinstance(term, Index) and term.name in self.indices for term in terms(e)):
             return np.zeros(1, dtype=np.int64)
         value = evaluate(e, self.values)
         if value is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from tilemma.arithmetic.sparsity import SECTION
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
+from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_metadata, checked_scale
 from tilemma.ir.expr import (
     Binary,
@@ -27,27 +28,6 @@ from tilemma.ir.expr import (
     substitute,
     value_of,
     walk,
-)
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    Break,
-    Continue,
-    Copy,
-    DeclareFragment,
-    For,
-    FragmentRef,
-    If,
-    InThreads,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    Operand,
-    Parallel,
-    ScaleMma,
-    Store,
-    While,
 )
 from tilemma.ir.tiles import describe, shape_text
 from tilemma.ir.types import Contract, Space, View
@@ -160,7 +140,7 @@ class CheckContracts:
     """Checks shapes and element types; fills `DeclareFragment.shape`; operands and stores become tiles of two
     dimensions."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises ContractMismatch, OperandShape, OperandTypes, AccumulatorShape, OperandLoads,
         StoreShape, CopyTypes, CopyExtents, ApplyOtherTile or ViewOutside."""
         fragments = Fragments(kernel.body)
@@ -171,11 +151,11 @@ class CheckContracts:
         stored = {n: (s[0], s[1]) for n, s in declared.items() if len(s) == 2} | shapes
         for site in sites(kernel.body):
             match site.op:
-                case Copy() as copy:
+                case t.Copy() as copy:
                     _copy(copy)
-                case ScaleMma(acc=f) as scale if f.name in shapes:
+                case t.ScaleMma(acc=f) as scale if f.name in shapes:
                     _scales(scale, shapes[f.name], 1)
-                case Store(fragment=f, dst=dst) as store if len(declared.get(f.name, ())) != 1:
+                case t.Store(fragment=f, dst=dst) as store if len(declared.get(f.name, ())) != 1:
                     have = _tile(dst)
                     if len(matrix(dst).axes) != 2:
                         raise StoreShape(store.span, name=f.name, shape=shape_text(dst.shape))
@@ -183,22 +163,22 @@ class CheckContracts:
                         _same(f.name, have[::-1] if store.transpose else have, stored, store.span)
             for _, ref in fragment_uses(site.op):
                 _subscripts(ref, fragments.declared[ref.name], site)
-            if isinstance(site.op, Apply):
+            if isinstance(site.op, t.Apply):
                 check_visited(site.op, declared | shapes)
         for site in sites(rewrite(kernel.body, _taken)):
             conditional = any(_conditional(p) for p in site.parents)
             for view, guarded in _views(site.op):
                 _inside(view, site, guarded or conditional)
 
-        def shaped(op: Op) -> Op:
+        def shaped(op: t.Op) -> t.Op:
             match op:
-                case DeclareFragment(shape=None) if op.name in shapes:
+                case t.DeclareFragment(shape=None) if op.name in shapes:
                     return replace(op, shape=shapes[op.name])
-                case Load():
+                case t.Load():
                     return replace(op, src=matrix(op.src))
-                case Store():
+                case t.Store():
                     return replace(op, dst=matrix(op.dst))
-                case Mma():
+                case t.Mma():
                     a, b = (matrix(x) if isinstance(x, View) else x for x in (op.a, op.b))
                     return replace(op, a=a, b=b)
             return op
@@ -239,9 +219,9 @@ def _operand_shapes(fragments: Fragments) -> dict[str, tuple[int, int]]:
     return shapes
 
 
-def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) -> None:
+def _contract(m: t.Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) -> None:
     for which, x in (("A", m.a), ("B", m.b)):
-        if not isinstance(x, FragmentRef) or x.name in fragments.loads:
+        if not isinstance(x, t.FragmentRef) or x.name in fragments.loads:
             continue
         if which == "B" or m.contract.a_transposed or x.name not in shapes or m.meta is not None:
             raise RegisterOperand(m.span, which=which, contract=m.contract, name=x.name)
@@ -280,13 +260,13 @@ def _contract(m: Mma, fragments: Fragments, shapes: dict[str, tuple[int, int]]) 
     _scales(m, (rows, columns), ka)
 
 
-def _scales(op: Mma | ScaleMma, shape: tuple[int, int], k: int) -> None:
+def _scales(op: t.Mma | t.ScaleMma, shape: tuple[int, int], k: int) -> None:
     for letter, view, extent in (("A", op.scale_a, shape[0]), ("B", op.scale_b, shape[1])):
         if view is not None:
             checked_scale(letter, view.static_shape or view.shape, extent, k, op.span)
 
 
-def _c_loads(fragments: Fragments) -> Iterator[FragmentRef]:
+def _c_loads(fragments: Fragments) -> Iterator[t.FragmentRef]:
     return (load.fragment for loads in fragments.loads.values() for load in loads)
 
 
@@ -295,8 +275,8 @@ def _multiplies(a: DType, b: DType) -> bool:
     return a is b or (a.bits == b.bits <= 8 and a.is_float == b.is_float and a.is_integer == b.is_integer)
 
 
-def _operand(m: Mma, which: str, x: Operand, shapes: dict[str, tuple[int, int]]) -> tuple[int, int]:
-    shape = shapes.get(x.name) if isinstance(x, FragmentRef) else _tile(x)
+def _operand(m: t.Mma, which: str, x: t.Operand, shapes: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    shape = shapes.get(x.name) if isinstance(x, t.FragmentRef) else _tile(x)
     if shape is None:
         text = shape_text(x.shape) if isinstance(x, View) else "of unknown extents"
         raise OperandShape(m.span, which=which, contract=m.contract, shape=text)
@@ -327,7 +307,7 @@ def _same(name: str, have: tuple[int, int], shapes: dict[str, tuple[int, int]], 
         raise AccumulatorShape(span, name=name, have=shape_text(have), other=shape_text(other))
 
 
-def _copy(copy: Copy) -> None:
+def _copy(copy: t.Copy) -> None:
     src, dst = copy.src, copy.dst
     bases: dict[str, Any] = {"src_name": src.base.name, "dst_name": dst.base.name}
     if src.dtype is not dst.dtype:
@@ -348,21 +328,21 @@ def _copy(copy: Copy) -> None:
         raise CopyExtents(copy.span, src=shape_text(moved), dst=shape_text(dst.shape), remedy=remedy, **bases)
 
 
-def _taken(op: Op) -> Op | Body:
+def _taken(op: t.Op) -> t.Op | t.Body:
     """The branch of a condition that is a constant."""
-    if isinstance(op, If) and isinstance(op.cond, Const):
+    if isinstance(op, t.If) and isinstance(op.cond, Const):
         return op.then if op.cond.value else op.otherwise
     return op
 
 
-def _conditional(op: Op) -> bool:
+def _conditional(op: t.Op) -> bool:
     """Whether the indices around ``op`` do not determine every repetition of the operations inside it."""
-    if isinstance(op, For):
-        return any(isinstance(x, (Break, Continue)) for x in operations(op.body))
-    return isinstance(op, (If, InThreads, While))
+    if isinstance(op, t.For):
+        return any(isinstance(x, (t.Break, t.Continue)) for x in operations(op.body))
+    return isinstance(op, (t.If, t.InThreads, t.While))
 
 
-def _views(op: Op) -> Iterator[tuple[View, bool]]:
+def _views(op: t.Op) -> Iterator[tuple[View, bool]]:
     """The views that ``op`` touches, those of elements included, and whether a condition in ``op`` guards them."""
     yield from ((v, False) for v in views(op))
     for e in expressions(op):
@@ -434,9 +414,9 @@ def _reach(view: View, dim: int) -> int | None:
     return reach
 
 
-def _subscripts(ref: FragmentRef, declared: DeclareFragment, site: Site) -> None:
+def _subscripts(ref: t.FragmentRef, declared: t.DeclareFragment, site: Site) -> None:
     """Refuse subscripts of an array of fragments that the compiler cannot count out."""
-    loops = {p.index.name for p in site.parents if isinstance(p, For)}
+    loops = {p.index.name for p in site.parents if isinstance(p, t.For)}
     ranges = {n: r for n, r in _ranges(site).items() if n in loops}
     for index, copies in zip(ref.index, declared.copies, strict=True):
         facts: dict[str, Any] = {"index": describe(index), "name": ref.name, "count": copies}
@@ -459,12 +439,12 @@ def _ranges(site: Site) -> dict[str, range]:
     """The values of indices at ``site``, if constant."""
     found: dict[str, range] = {}
     for p in site.parents:
-        if isinstance(p, Parallel):
+        if isinstance(p, t.Parallel):
             for i in p.indices:
                 n = value_of(i.extent)
                 if n is not None:
                     found[i.name] = range(n)
-        elif isinstance(p, For):
+        elif isinstance(p, t.For):
             start, stop, step = value_of(p.start), value_of(p.stop), value_of(p.step)
             if start is not None and stop is not None and step is not None and step > 0:
                 found[p.index.name] = range(start, stop, step)

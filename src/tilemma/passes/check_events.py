@@ -14,23 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from tilemma.errors import CompileError, Note, spelled
+from tilemma.ir import tile
 from tilemma.ir.expr import Expr, Index, Var, const, substitute, value_of, walk
 from tilemma.ir.generations import Disagreement, arrivals, slots_of
 from tilemma.ir.ranges import interval
-from tilemma.ir.tile import (
-    Body,
-    Copy,
-    DeclareEvent,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.tiles import describe
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.decision import Decision
@@ -129,10 +116,10 @@ class EventNeverAwaited(CompileError):
 class CheckEvents:
     """Refuses events that no target can execute; the bodies of branches that are never taken are not checked."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: tile.Kernel, log: list[Decision]) -> tile.Kernel:
         """Raises EventPlace, EventSubscript, EventSlot, EventWaiters, EventThreads, EventCount,
         EventNeverTriggered, EventNeverAwaited or EventStuck."""
-        if not any(isinstance(op, DeclareEvent) for op in operations(kernel.body)):
+        if not any(isinstance(op, tile.DeclareEvent) for op in operations(kernel.body)):
             return kernel
         folded = replace(kernel, body=replaced(kernel.body, {}))
         _check_places(folded.body)
@@ -152,21 +139,21 @@ class CheckEvents:
         return kernel
 
 
-def _check_places(body: Body) -> None:
+def _check_places(body: tile.Body) -> None:
     for site in sites(body):
-        if isinstance(site.op, DeclareEvent):
+        if isinstance(site.op, tile.DeclareEvent):
             where = _misplaced(site.parents)
             if where:
                 raise EventPlace(site.op.span, event=site.op.event.name, where=where)
 
 
-def _misplaced(parents: tuple[Op, ...]) -> str:
+def _misplaced(parents: tuple[tile.Op, ...]) -> str:
     """Where an event with ``parents`` is declared; empty if it is at its block's own level."""
-    at = next((i for i, p in enumerate(parents) if isinstance(p, Parallel) and kind(p) == "block"), None)
+    at = next((i for i, p in enumerate(parents) if isinstance(p, tile.Parallel) and kind(p) == "block"), None)
     if at is None:
         return "outside every block"
     inside = set(map(type, parents[at + 1 :]))
-    return "inside a loop" if inside & {For, While} else "inside an `if`" if If in inside else ""
+    return "inside a loop" if inside & {tile.For, tile.While} else "inside an `if`" if tile.If in inside else ""
 
 
 # ---- how many triggers complete a generation ---------------------------------------------------------------
@@ -207,7 +194,7 @@ def _disagreement(u: Uses, here: int, there: int, site: Node, other: Node) -> Ev
 # ---- subscripts and levels ---------------------------------------------------------------------------------
 
 
-def _check_subscripts(u: Uses, body: Body) -> None:
+def _check_subscripts(u: Uses, body: tile.Body) -> None:
     name = u.event.name
     for node, ref, span in u.refs():
         slots = ref.event.slots
@@ -234,13 +221,13 @@ def _check_subscripts(u: Uses, body: Body) -> None:
             raise EventSlot(span, event=name, text=describe(ref.slot), highest=shown, slots=slots, last=slots - 1)
 
 
-def _certain_slots(node: Node, slot: Expr, body: Body) -> Iterator[int]:
+def _certain_slots(node: Node, slot: Expr, body: tile.Body) -> Iterator[int]:
     """Slots that ``node`` certainly uses, if they depend on one variable or one loop index only."""
-    if any(isinstance(a.op, If) for a in node.ancestors()):
+    if any(isinstance(a.op, tile.If) for a in node.ancestors()):
         return
     names = {x for x in walk(slot) if isinstance(x, (Var, Index))}
     for name in names if len(names) == 1 else ():
-        loops = [a.op for a in node.ancestors() if isinstance(a.op, For) and a.op.index.name == name.name]
+        loops = [a.op for a in node.ancestors() if isinstance(a.op, tile.For) and a.op.index.name == name.name]
         values = values_taken(name, body) if isinstance(name, Var) else first_values(loops[0]) if loops else []
         for value in values:
             at = value_of(substitute(slot, {name.name: const(value)}))
@@ -259,7 +246,7 @@ def _check_waiters(u: Uses) -> None:
 
 
 def _level(node: Node) -> str:
-    parallels = [p.op for p in node.parent.chain if isinstance(p.op, Parallel)]
+    parallels = [p.op for p in node.parent.chain if isinstance(p.op, tile.Parallel)]
     return str(parallels[-1].level) if parallels else "the block"
 
 
@@ -270,7 +257,7 @@ def _check_triggered(u: Uses) -> None:
     triggered = any(map(instances, u.triggers or u.copies))
     if triggered or not u.waits:
         return
-    looped = [w for w in u.waits if any(isinstance(a.op, (For, While)) for a in w.ancestors())]
+    looped = [w for w in u.waits if any(isinstance(a.op, (tile.For, tile.While)) for a in w.ancestors())]
     if u.event.ready and not looped:
         return
     how = spelled(u.waits[0].op.span, "declare it `= ready`", "declare it with `ready=True`")
@@ -285,11 +272,11 @@ def _check_every_slot(u: Uses) -> None:
         return
     given: set[int] = set()
     for node in u.triggers or u.copies:
-        assert isinstance(node.op, (TriggerEvent, Copy)) and node.op.event is not None
+        assert isinstance(node.op, (tile.TriggerEvent, tile.Copy)) and node.op.event is not None
         given |= slots_of(node.op.event)
     for node in u.waits:
-        looped = any(isinstance(a.op, (For, While)) for a in node.ancestors())
-        assert isinstance(node.op, WaitEvent)
+        looped = any(isinstance(a.op, (tile.For, tile.While)) for a in node.ancestors())
+        assert isinstance(node.op, tile.WaitEvent)
         ref = node.op.event
         if (u.event.ready and not looped) or any(isinstance(x, Var) for e in (ref.slot,) if e for x in walk(e)):
             continue
@@ -314,13 +301,13 @@ def _check_progress(tree: Tree, uses: dict[str, Uses]) -> None:
         for r, steps in enumerate(roles):
             while position[r] < len(steps):
                 op = steps[position[r]].op
-                assert isinstance(op, (WaitEvent, TriggerEvent, Copy))
-                if isinstance(op, WaitEvent) and op.event.event.name not in done:
+                assert isinstance(op, (tile.WaitEvent, tile.TriggerEvent, tile.Copy))
+                if isinstance(op, tile.WaitEvent) and op.event.event.name not in done:
                     break
                 if (
                     op.event is not None
-                    and not isinstance(op, WaitEvent)
-                    and (isinstance(op, TriggerEvent) or not uses[op.event.event.name].triggers)
+                    and not isinstance(op, tile.WaitEvent)
+                    and (isinstance(op, tile.TriggerEvent) or not uses[op.event.event.name].triggers)
                 ):
                     done.add(op.event.event.name)
                 position[r] += 1
@@ -329,7 +316,7 @@ def _check_progress(tree: Tree, uses: dict[str, Uses]) -> None:
     if not stuck:
         return
     first = stuck[0]
-    assert isinstance(first.op, WaitEvent)
+    assert isinstance(first.op, tile.WaitEvent)
     name = first.op.event.event.name
     behind = [n for n in stuck[1:] if n.op.span != first.op.span]
     triggers = [Note("it is triggered here, behind a wait", t.op.span) for t in uses[name].triggers]
@@ -349,9 +336,9 @@ def _role_paths(tree: Tree) -> list[list[Node]]:
 
 def _is_role(owner: Node, body: Block) -> bool:
     """Whether ``body`` admits only some of the block's threads, and the others continue without them."""
-    if isinstance(owner.op, InThreads):
+    if isinstance(owner.op, tile.InThreads):
         return owner.op.asynchronous
-    return isinstance(owner.op, If) and not np.array_equal(body.mask, owner.parent.mask)
+    return isinstance(owner.op, tile.If) and not np.array_equal(body.mask, owner.parent.mask)
 
 
 def _steps(nodes: list[Node]) -> Iterator[Node]:
@@ -359,11 +346,12 @@ def _steps(nodes: list[Node]) -> Iterator[Node]:
     return (
         n
         for n in nodes
-        if isinstance(n.op, (TriggerEvent, Copy)) or (isinstance(n.op, WaitEvent) and not _conditional(n))
+        if isinstance(n.op, (tile.TriggerEvent, tile.Copy))
+        or (isinstance(n.op, tile.WaitEvent) and not _conditional(n))
     )
 
 
 def _conditional(node: Node) -> bool:
     """Whether a condition that divides no threads may leave the operation out."""
     owners = ((b.owner, b) for b in node.parent.path() if b.owner is not None)
-    return any(isinstance(owner.op, If) and not _is_role(owner, b) for owner, b in owners)
+    return any(isinstance(owner.op, tile.If) and not _is_role(owner, b) for owner, b in owners)

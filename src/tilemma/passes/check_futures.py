@@ -7,21 +7,10 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from tilemma.errors import CompileError, Note, Span
+from tilemma.ir import tile as t
 from tilemma.ir.effects import awaited, rotated
 from tilemma.ir.expr import Var
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import (
-    Assign,
-    Body,
-    Copy,
-    For,
-    If,
-    Kernel,
-    Op,
-    WaitEvent,
-    WaitFuture,
-    While,
-)
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import bodies, walk
 from tilemma.passes import advice
@@ -53,7 +42,7 @@ class CheckFutures:
     conditions that
     start and await it may be the same; loops are taken to run."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises NeverWaitedFor or NotWaitedFor."""
         found = _with_rotated({f for op in walk(kernel.body) for f in awaited(op)}, kernel.body)
         for op in walk(kernel.body):
@@ -68,7 +57,7 @@ class CheckFutures:
         return kernel
 
 
-def not_waited_for(span: Span | None, name: str, copy: Copy, future: str | None = None) -> NotWaitedFor:
+def not_waited_for(span: Span | None, name: str, copy: t.Copy, future: str | None = None) -> NotWaitedFor:
     """``name`` is used at ``span`` while ``copy`` may still be writing it."""
     kind, waited = advice.waited_for(copy, future)
     remedy, notes = advice.for_wait(waited, span), [Note("the copy", copy.span)]
@@ -76,7 +65,7 @@ def not_waited_for(span: Span | None, name: str, copy: Copy, future: str | None 
 
 
 def never_waited_for(
-    op: Copy, which: str = "this asynchronous copy", when: str = "", where: str = ""
+    op: t.Copy, which: str = "this asynchronous copy", when: str = "", where: str = ""
 ) -> NeverWaitedFor:
     name, engine = op.dst.base.name, op.engine
     return NeverWaitedFor(op.span, name=name, which=which, when=when, where=where, engine=engine)
@@ -85,7 +74,7 @@ def never_waited_for(
 # ---- waits under conditions --------------------------------------------------------------------------------
 
 
-def _check_ways(body: Body) -> None:
+def _check_ways(body: t.Body) -> None:
     """A copy started unconditionally must be waited for unconditionally, by its own name or one that rotates with
     it."""
     sure = _with_rotated(_surely_awaited(body), body)
@@ -95,7 +84,7 @@ def _check_ways(body: Body) -> None:
             raise never_waited_for(op, when=when, where=where)
 
 
-def _with_rotated(futures: set[str], body: Body) -> set[str]:
+def _with_rotated(futures: set[str], body: t.Body) -> set[str]:
     """``futures`` and those whose names rotate with one of them in ``body``."""
     for op in walk(body):
         if futures.intersection(names := rotated(op)):
@@ -103,20 +92,20 @@ def _with_rotated(futures: set[str], body: Body) -> set[str]:
     return futures
 
 
-def _surely_awaited(body: Body) -> set[str]:
+def _surely_awaited(body: t.Body) -> set[str]:
     """The futures that are waited for under all conditions in ``body``."""
     found: set[str] = set()
     for op in body:
         found |= set(awaited(op))
         inner = [_surely_awaited(b) for _, b in bodies(op)]
-        found |= set.intersection(*inner) if isinstance(op, If) else set().union(*inner)
+        found |= set.intersection(*inner) if isinstance(op, t.If) else set().union(*inner)
     return found
 
 
-def _unconditional(body: Body) -> Iterator[Op]:
+def _unconditional(body: t.Body) -> Iterator[t.Op]:
     for op in body:
         yield op
-        if not isinstance(op, If):
+        if not isinstance(op, t.If):
             for _, inner in bodies(op):
                 yield from _unconditional(inner)
 
@@ -124,19 +113,19 @@ def _unconditional(body: Body) -> Iterator[Op]:
 # ---- two copies to one place -------------------------------------------------------------------------------
 
 
-def _check_places(body: Body) -> None:
+def _check_places(body: t.Body) -> None:
     """Between two copies to one place there must be some wait."""
-    under_way: list[Copy] = []
+    under_way: list[t.Copy] = []
     for op in body:
-        if isinstance(op, Copy) and op.dst.base.space is Space.SHARED:
+        if isinstance(op, t.Copy) and op.dst.base.space is Space.SHARED:
             for x in under_way if op.engine == "tma" else ():
                 if _same_place(x.dst, op.dst):
                     raise not_waited_for(op.span, op.dst.base.name, x)
             if op.engine == "tma" and op.asynchronous:
                 under_way.append(op)
-        elif isinstance(op, Assign):
+        elif isinstance(op, t.Assign):
             under_way = [x for x in under_way if op.var not in _variables(x.dst)]
-        elif any(isinstance(x, (WaitFuture, WaitEvent)) or rotated(x) for x in walk((op,))):
+        elif any(isinstance(x, (t.WaitFuture, t.WaitEvent)) or rotated(x) for x in walk((op,))):
             under_way = []
         for _, inner in bodies(op):
             _check_places(inner)
@@ -162,10 +151,10 @@ def _variables(view: View) -> set[Var]:
 
 
 # The copies that each name may refer to and that have not been waited for.
-Started = dict[str, tuple[Copy, ...]]
+Started = dict[str, tuple[t.Copy, ...]]
 
 
-def _follow(body: Body, started: Started, certain: bool) -> None:
+def _follow(body: t.Body, started: Started, certain: bool) -> None:
     """``body`` once, changing ``started``; ``certain``: it runs whenever the enclosing operations do."""
     for op in body:
         for name in awaited(op):
@@ -176,16 +165,16 @@ def _follow(body: Body, started: Started, certain: bool) -> None:
                 if copies:
                     started[name] = copies
         match op:
-            case Copy(future=str() as name) if certain and _starts(op):
+            case t.Copy(future=str() as name) if certain and _starts(op):
                 started[name] = (op,)
-            case For() | While():
+            case t.For() | t.While():
                 _check_loop(op, started, certain)
             case _:
                 for _, inner in bodies(op):
-                    _follow(inner, started, certain and not isinstance(op, If))
+                    _follow(inner, started, certain and not isinstance(op, t.If))
 
 
-def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
+def _check_loop(loop: t.For | t.While, started: Started, certain: bool) -> None:
     """Iterates until every name of a rotation has referred to every copy; collects the copies that may be pending
     then."""
     left: Started = {}
@@ -197,6 +186,6 @@ def _check_loop(loop: For | While, started: Started, certain: bool) -> None:
     started.update(left)
 
 
-def _starts(op: Op) -> TypeGuard[Copy]:
+def _starts(op: t.Op) -> TypeGuard[t.Copy]:
     """Whether ``op`` is a copy whose completion its future signals."""
-    return isinstance(op, Copy) and op.asynchronous and op.event is None and op.future is not None
+    return isinstance(op, t.Copy) and op.asynchronous and op.event is None and op.future is not None

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from tilemma.errors import CompileError
+from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated, written_views
 from tilemma.ir.expr import Dim, value_of
-from tilemma.ir.tile import (
-    ArrayParameter,
-    Copy,
-    FragmentRef,
-    Kernel,
-    Load,
-    Mma,
-    Operand,
-)
 from tilemma.ir.types import Buffer, Contract, View
 from tilemma.ir.walk import walk
 from tilemma.passes.contraction import extents, matrix
@@ -45,7 +37,7 @@ class CheckNames:
     has no name, nothing is known and nothing is refused.
     """
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises ContractNames."""
         origins = _Origins(kernel)
         for m in origins.multiplies:
@@ -99,24 +91,24 @@ def _remedy(contracted: tuple[Origin, Origin], a: Axes, b: Axes, shapes: tuple[S
 class _Origins:
     """Which dimensions of parameters the axes of operands run along."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.parameters = {p.buffer.name for p in kernel.params if isinstance(p, ArrayParameter)}
-        self.multiplies: list[Mma] = []
+    def __init__(self, kernel: t.Kernel) -> None:
+        self.parameters = {p.buffer.name for p in kernel.params if isinstance(p, t.ArrayParameter)}
+        self.multiplies: list[t.Mma] = []
         self.loads: dict[str, list[View]] = {}
-        self.copies: dict[str, list[Copy]] = {}
+        self.copies: dict[str, list[t.Copy]] = {}
         # Buffers that operations other than copies write.
         self.computed: set[str] = set()
         rotations: list[tuple[str, ...]] = []
         for op in walk(kernel.body):
             rotations.append(rotated(op))
             match op:
-                case Mma():
+                case t.Mma():
                     # The stored half of a sparse A has a separate dimension.
                     if op.meta is None:
                         self.multiplies.append(op)
-                case Load():
+                case t.Load():
                     self.loads.setdefault(op.fragment.name, []).append(op.src)
-                case Copy():
+                case t.Copy():
                     self.copies.setdefault(op.dst.base.name, []).append(op)
                 case _:
                     self.computed.update(v.base.name for v in written_views(op))
@@ -129,7 +121,7 @@ class _Origins:
         together = [c for n in turning for c in self.copies[n]]
         self.copies.update(dict.fromkeys(turning, together))
 
-    def shapes(self, m: Mma) -> tuple[Shape, Shape] | None:
+    def shapes(self, m: t.Mma) -> tuple[Shape, Shape] | None:
         found = []
         for x in (m.a, m.b):
             views = self._views(x)
@@ -139,7 +131,7 @@ class _Origins:
             found.append((shape[0], shape[1]))
         return found[0], found[1]
 
-    def axes(self, operand: Operand) -> Axes | None:
+    def axes(self, operand: t.Operand) -> Axes | None:
         """The origins of the operand's two axes as stored; None for no tile of two dimensions."""
         views = [matrix(v) for v in self._views(operand)]
         if not views or any(len(v.axes) != 2 for v in views):
@@ -147,8 +139,8 @@ class _Origins:
         rows, columns = ([self._axis(v, i, frozenset()) for v in views] for i in (0, 1))
         return _common(rows), _common(columns)
 
-    def _views(self, operand: Operand) -> list[View]:
-        return self.loads.get(operand.name, []) if isinstance(operand, FragmentRef) else [operand]
+    def _views(self, operand: t.Operand) -> list[View]:
+        return self.loads.get(operand.name, []) if isinstance(operand, t.FragmentRef) else [operand]
 
     def _axis(self, view: View, axis: int, seen: frozenset[tuple[str, int]]) -> Origin | None:
         if view.reshape is not None:
@@ -167,7 +159,7 @@ class _Origins:
         around = seen | {(buffer.name, dim)}
         return _common([self._source(c, dim, around) for c in self.copies.get(buffer.name, ())])
 
-    def _source(self, copy: Copy, dim: int, seen: frozenset[tuple[str, int]]) -> Origin | None:
+    def _source(self, copy: t.Copy, dim: int, seen: frozenset[tuple[str, int]]) -> Origin | None:
         """The source dimension that ``copy`` maps to dimension ``dim`` of its destination."""
         if copy.dst.reshape is not None:
             return None

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from tilemma.dtypes import DType
+from tilemma.ir import tile as t
 from tilemma.ir.effects import element_reads
 from tilemma.ir.expr import Binary, Const, Expr, FragmentElement, Select, value_of
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    DeclareFragment,
-    Fill,
-    FragmentRef,
-    Load,
-    Mma,
-    Op,
-    Operand,
-    Reduce,
-    ScaleMma,
-    SetFragmentElement,
-    Store,
-)
 from tilemma.ir.types import Contract, View
 from tilemma.ir.walk import walk
 from tilemma.layouts import Major
@@ -79,38 +65,38 @@ def major_of(view: View, k_axis: int) -> Major | None:
 class Fragments:
     """The uses of each fragment by the operations of a body."""
 
-    def __init__(self, body: Body) -> None:
-        self.declared: dict[str, DeclareFragment] = {}
-        self.loads: dict[str, list[Load]] = {}
-        self.fills: dict[str, list[Fill]] = {}
-        self.stores: dict[str, list[Store]] = {}
-        self.multiplies: list[Mma] = []
+    def __init__(self, body: t.Body) -> None:
+        self.declared: dict[str, t.DeclareFragment] = {}
+        self.loads: dict[str, list[t.Load]] = {}
+        self.fills: dict[str, list[t.Fill]] = {}
+        self.stores: dict[str, list[t.Store]] = {}
+        self.multiplies: list[t.Mma] = []
         for op in walk(body):
             match op:
-                case DeclareFragment(name=name):
+                case t.DeclareFragment(name=name):
                     self.declared[name] = op
-                case Load(fragment=f):
+                case t.Load(fragment=f):
                     self.loads.setdefault(f.name, []).append(op)
-                case Fill(fragment=f):
+                case t.Fill(fragment=f):
                     self.fills.setdefault(f.name, []).append(op)
-                case Store(fragment=f):
+                case t.Store(fragment=f):
                     self.stores.setdefault(f.name, []).append(op)
-                case Mma():
+                case t.Mma():
                     self.multiplies.append(op)
 
-    def view(self, operand: Operand) -> View | None:
+    def view(self, operand: t.Operand) -> View | None:
         """The memory that an operand is a snapshot of; None when it was never loaded."""
         if isinstance(operand, View):
             return operand
         loads = self.loads.get(operand.name)
         return loads[0].src if loads else None
 
-    def packed(self, operand: Operand) -> int:
+    def packed(self, operand: t.Operand) -> int:
         """Elements of the operand in an element of its memory."""
         loads = [] if isinstance(operand, View) else self.loads.get(operand.name, [])
         return loads[0].stored.per_byte if loads and loads[0].stored != loads[0].src.dtype else 1
 
-    def dtype(self, operand: Operand) -> DType | None:
+    def dtype(self, operand: t.Operand) -> DType | None:
         if isinstance(operand, View):
             return operand.dtype
         loads = self.loads.get(operand.name)
@@ -120,32 +106,32 @@ class Fragments:
         return declared.dtype if declared is not None else None
 
 
-def fragment_uses(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
+def fragment_uses(op: t.Op) -> tuple[tuple[str, t.FragmentRef], ...]:
     """(use, fragment) for each fragment that ``op`` itself names, or whose elements it reads."""
     reads = element_reads(op)
     if not reads:
         return _named(op)
-    read = dict.fromkeys([FragmentRef(x.fragment, x.index) for x in reads if isinstance(x, FragmentElement)])
+    read = dict.fromkeys([t.FragmentRef(x.fragment, x.index) for x in reads if isinstance(x, FragmentElement)])
     return (*_named(op), *[("read", ref) for ref in read])
 
 
-def _named(op: Op) -> tuple[tuple[str, FragmentRef], ...]:
+def _named(op: t.Op) -> tuple[tuple[str, t.FragmentRef], ...]:
     match op:
-        case Mma(acc=acc, a=a, b=b, meta=meta):
+        case t.Mma(acc=acc, a=a, b=b, meta=meta):
             found = [("accumulator", acc)]
-            found += [(role, x) for role, x in (("A", a), ("B", b)) if isinstance(x, FragmentRef)]
+            found += [(role, x) for role, x in (("A", a), ("B", b)) if isinstance(x, t.FragmentRef)]
             return (*found, *([("metadata", meta)] if meta is not None else []))
-        case Fill(fragment=f):
+        case t.Fill(fragment=f):
             return (("fill", f),)
-        case Load(fragment=f):
+        case t.Load(fragment=f):
             return (("load", f),)
-        case Store(fragment=f):
+        case t.Store(fragment=f):
             return (("store", f),)
-        case ScaleMma(acc=f):
+        case t.ScaleMma(acc=f):
             return (("accumulator", f),)
-        case Reduce(dst=dst, src=src):
+        case t.Reduce(dst=dst, src=src):
             return (("read", src), ("apply", dst))
-        case Apply(fragment=f) | SetFragmentElement(fragment=f):
+        case t.Apply(fragment=f) | t.SetFragmentElement(fragment=f):
             return (("apply", f),)
     return ()
 

@@ -10,6 +10,7 @@ from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import Operand
 from tilemma.dtypes import u32
 from tilemma.errors import CompileError
+from tilemma.ir import tile as t
 from tilemma.ir.effects import old_values, variables_set
 from tilemma.ir.expr import (
     Binary,
@@ -29,31 +30,14 @@ from tilemma.ir.expr import (
     mul,
     value_of,
 )
-from tilemma.ir.tile import (
-    Body,
-    Break,
-    Continue,
-    Exchange,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    LaneLoad,
-    LaneMma,
-    LaneStore,
-    Op,
-    Parallel,
-    SetElement,
-    While,
-)
 from tilemma.ir.types import THREAD, Space, View
 from tilemma.ir.walk import expressions, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import WARP, count
 from tilemma.records import record
 
-_WARP_WIDE = (LaneMma, Exchange)
-_LANE_WORK = (LaneLoad, LaneStore, *_WARP_WIDE)
+_WARP_WIDE = (t.LaneMma, t.Exchange)
+_LANE_WORK = (t.LaneLoad, t.LaneStore, *_WARP_WIDE)
 
 
 class LaneScope(CompileError):
@@ -77,17 +61,17 @@ class LaneDivergence(CompileError):
 class ExpandLaneWork:
     """Writes `LaneLoad` and `LaneStore` as element statements, and checks `LaneMma` and `Exchange`."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises LaneScope or LaneDivergence."""
         if not any(isinstance(op, _LANE_WORK) for op in walk(kernel.body)):
             return kernel
         return replace(kernel, body=_expanded(kernel.body, None))
 
 
-def _expanded(body: Body, level: Parallel | None) -> Body:
-    out: list[Op] = []
+def _expanded(body: t.Body, level: t.Parallel | None) -> t.Body:
+    out: list[t.Op] = []
     for op in body:
-        if isinstance(op, Parallel):
+        if isinstance(op, t.Parallel):
             if op.level == THREAD:
                 _check_converged(op)
             out.append(replace(op, body=_expanded(op.body, op)))
@@ -99,7 +83,7 @@ def _expanded(body: Body, level: Parallel | None) -> Body:
     return tuple(out)
 
 
-def _lane(op: Op, level: Parallel | None) -> Expr:
+def _lane(op: t.Op, level: t.Parallel | None) -> Expr:
     """The lane of the thread in its warp; LaneScope outside a level of whole warps."""
     if level is None or level.level != THREAD:
         where = "no level" if level is None or level.level is None else f"level `{level.level}`"
@@ -113,27 +97,27 @@ def _lane(op: Op, level: Parallel | None) -> Expr:
     return thread if threads == WARP else mod(thread, WARP)
 
 
-def _statements(op: Op, lane: Expr) -> Iterator[Op]:
+def _statements(op: t.Op, lane: Expr) -> Iterator[t.Op]:
     match op:
-        case LaneLoad(operand="E", dst=dst, src=src):
+        case t.LaneLoad(operand="E", dst=dst, src=src):
             yield from _metadata(op, dst, src, lane)
-        case LaneLoad(operand=letter, dst=dst, src=src):
+        case t.LaneLoad(operand=letter, dst=dst, src=src):
             operand, turned = _operand(op.atom, letter), letter == "B"
             for v in range(operand.values):
                 value: Expr = Element(_at(src, operand, lane, v, turned))
                 value = value if src.dtype == dst.dtype else Cast(value, dst.dtype)
-                yield SetElement(dst.element((const(v),)), value, span=op.span)
-        case LaneStore(src=src, dst=dst):
+                yield t.SetElement(dst.element((const(v),)), value, span=op.span)
+        case t.LaneStore(src=src, dst=dst):
             operand = _operand(op.atom, "D")
             for v in range(operand.values):
                 value = Element(src.element((const(v),)))
                 value = value if src.dtype == dst.dtype else Cast(value, dst.dtype)
-                yield SetElement(_at(dst, operand, lane, v, False), value, span=op.span)
+                yield t.SetElement(_at(dst, operand, lane, v, False), value, span=op.span)
         case _:
             yield op
 
 
-def _metadata(op: LaneLoad, dst: View, src: View, lane: Expr) -> Iterator[Op]:
+def _metadata(op: t.LaneLoad, dst: View, src: View, lane: Expr) -> Iterator[t.Op]:
     """The lane's word of metadata: eight fields of 4 bits.
 
     A field of 0, which stands for a chunk of zeros, becomes one that the hardware takes (0b0100).
@@ -148,12 +132,12 @@ def _metadata(op: LaneLoad, dst: View, src: View, lane: Expr) -> Iterator[Op]:
         field = binary("and", binary("shr", element, shift), const(15, u32))
         word = binary("or", word, binary("shl", field, const(4 * v, u32)))
     target = dst.element((const(0),))
-    yield SetElement(target, word, span=op.span)
+    yield t.SetElement(target, word, span=op.span)
     held: Expr = Element(target)
     some = binary("or", held, binary("shr", held, const(1, u32)))
     some = binary("or", some, binary("shr", some, const(2, u32)))
     none = binary("and", Unary("not", some), const(0x11111111, u32))
-    yield SetElement(target, binary("or", held, binary("shl", none, const(2, u32))), span=op.span)
+    yield t.SetElement(target, binary("or", held, binary("shl", none, const(2, u32))), span=op.span)
 
 
 def _operand(atom: str, letter: str) -> Operand:
@@ -197,16 +181,16 @@ def _coordinate(operand: Operand, lane: Expr, value: int, axis: int) -> Expr:
 # ---- convergence -----------------------------------------------------------------------------------------
 
 
-def _check_converged(level: Parallel) -> None:
+def _check_converged(level: t.Parallel) -> None:
     """LaneDivergence where lanes of one warp may not all reach a warp-wide operation."""
     if any(isinstance(op, _WARP_WIDE) for op in walk(level.body)):
         varying = _Varying(level)
         _visit(level.body, varying)
 
 
-def _visit(body: Body, varying: _Varying) -> None:
+def _visit(body: t.Body, varying: _Varying) -> None:
     for op in body:
-        if isinstance(op, (If, InThreads, For, While)) and varying.control(op):
+        if isinstance(op, (t.If, t.InThreads, t.For, t.While)) and varying.control(op):
             for x in walk((op,)):
                 if isinstance(x, _WARP_WIDE):
                     raise LaneDivergence(x.span, what=spelled(x), rule=_RULES[type(x)])
@@ -214,21 +198,21 @@ def _visit(body: Body, varying: _Varying) -> None:
             _visit(tuple(_inner(op)), varying)
 
 
-def _inner(op: Op) -> Iterator[Op]:
+def _inner(op: t.Op) -> Iterator[t.Op]:
     for name in type(op).body_fields:
         yield from getattr(op, name)
 
 
-_RULES: dict[type[Op], str] = {
-    LaneMma: "each holds a part of the operands (PTX ISA, mma)",
-    Exchange: "each reads a register of another (PTX ISA, shfl.sync, vote.sync)",
+_RULES: dict[type[t.Op], str] = {
+    t.LaneMma: "each holds a part of the operands (PTX ISA, mma)",
+    t.Exchange: "each reads a register of another (PTX ISA, shfl.sync, vote.sync)",
 }
 
 
 class _Varying:
     """Which values may differ between the lanes of a warp."""
 
-    def __init__(self, level: Parallel) -> None:
+    def __init__(self, level: t.Parallel) -> None:
         self.level = level
         self.names = {i.name for i in level.indices}
         while True:
@@ -237,31 +221,31 @@ class _Varying:
             if len(self.names) == before:
                 return
 
-    def _collect(self, body: Body, divergent: bool) -> None:
+    def _collect(self, body: t.Body, divergent: bool) -> None:
         for op in body:
             for v in variables_set(op):
                 if divergent or self._sets(op):
                     self.names.add(v.name)
-            inside = divergent or (isinstance(op, (If, InThreads, For, While)) and self.control(op))
-            if isinstance(op, For) and inside:
+            inside = divergent or (isinstance(op, (t.If, t.InThreads, t.For, t.While)) and self.control(op))
+            if isinstance(op, t.For) and inside:
                 self.names.add(op.index.name)
             self._collect(tuple(_inner(op)), inside)
 
-    def _sets(self, op: Op) -> bool:
+    def _sets(self, op: t.Op) -> bool:
         match op:
-            case Exchange(name="ballot"):
+            case t.Exchange(name="ballot"):
                 return False
-            case Exchange(name="shfl_idx", lane=lane):
+            case t.Exchange(name="shfl_idx", lane=lane):
                 return lane is not None and self.of(lane)
         return bool(old_values(op)) or any(self.of(e) for e in expressions(op))
 
-    def control(self, op: If | InThreads | For | While) -> bool:
+    def control(self, op: t.If | t.InThreads | t.For | t.While) -> bool:
         """Whether lanes of a warp may decide differently about the body of ``op``."""
-        if isinstance(op, (If, InThreads)):
+        if isinstance(op, (t.If, t.InThreads)):
             return self.of(op.cond)
-        bounds = (op.cond,) if isinstance(op, While) else (op.start, op.stop, op.step)
+        bounds = (op.cond,) if isinstance(op, t.While) else (op.start, op.stop, op.step)
         return any(self.of(e) for e in bounds) or any(
-            isinstance(x, (If, InThreads)) and self.of(x.cond) and _leaves(x) for x in walk(op.body)
+            isinstance(x, (t.If, t.InThreads)) and self.of(x.cond) and _leaves(x) for x in walk(op.body)
         )
 
     def of(self, e: Expr) -> bool:
@@ -278,17 +262,17 @@ class _Varying:
         return any(self.of(x) for x in children(e))
 
 
-def _leaves(op: Op) -> bool:
-    return any(isinstance(x, (Break, Continue)) for x in walk((op,)))
+def _leaves(op: t.Op) -> bool:
+    return any(isinstance(x, (t.Break, t.Continue)) for x in walk((op,)))
 
 
-def spelled(op: Op) -> str:
+def spelled(op: t.Op) -> str:
     """The operation as the program names it."""
     match op:
-        case LaneLoad(operand=letter):
+        case t.LaneLoad(operand=letter):
             return f"load_matrix_{letter.lower()}"
-        case LaneStore():
+        case t.LaneStore():
             return "store_matrix_d"
-        case Exchange(name=name):
+        case t.Exchange(name=name):
             return name
     return "mma"

@@ -17,47 +17,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilemma.ir import tile as t
 from tilemma.ir.effects import awaited, element_reads, rotated
 from tilemma.ir.expr import Index, binary, const, depends_on, substitute, value_of
-from tilemma.ir.tile import (
-    Alloc,
-    Body,
-    Copy,
-    DeclareFragment,
-    For,
-    FragmentRef,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    Parallel,
-    WaitFuture,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import map_expressions, rewrite, touched, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 
 # The operations of an epilogue: they change neither memory that outlives it nor control flow.
-_MULTIPLIES = (WaitFuture, Parallel, For, DeclareFragment, Load, Mma)
+_MULTIPLIES = (t.WaitFuture, t.Parallel, t.For, t.DeclareFragment, t.Load, t.Mma)
 
 
 @record(slots=False)
 class MergePeeledEpilogue:
     """Adds an iteration to loops that copy ahead, in place of the same multiplies after them."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        def settle(body: Body) -> Body:
-            out = list[Op]()
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
+        def settle(body: t.Body) -> t.Body:
+            out = list[t.Op]()
             rest = [with_bodies(op, settle) for op in body]
             while rest:
                 op = rest.pop(0)
-                iteration = _iteration(op) if isinstance(op, For) else None
-                if isinstance(op, For) and iteration is not None and _continues(op, iteration, out, rest):
+                iteration = _iteration(op) if isinstance(op, t.For) else None
+                if isinstance(op, t.For) and iteration is not None and _continues(op, iteration, out, rest):
                     tail, rest = rest[: len(iteration.multiplies)], rest[len(iteration.multiplies) :]
                     text = "one more iteration in place of the multiplies after the loop"
                     log.append(Decision("tail", op.index.name, text, span=op.span))
-                    out += [_longer(op), *(x for x in tail if isinstance(x, WaitFuture))]
+                    out += [_longer(op), *(x for x in tail if isinstance(x, t.WaitFuture))]
                 else:
                     out.append(op)
             return tuple(out)
@@ -71,13 +58,13 @@ class _Iteration:
     """An iteration: ``copies`` into its own buffers or those of the enclosing body, ``multiplies``,
     ``rotations``."""
 
-    copies: tuple[Copy, ...]
-    multiplies: Body
-    rotations: Body
+    copies: tuple[t.Copy, ...]
+    multiplies: t.Body
+    rotations: t.Body
 
 
-def _iteration(loop: For) -> _Iteration | None:
-    first = next((i for i, x in enumerate(loop.body) if not isinstance(x, (Alloc, Copy))), None)
+def _iteration(loop: t.For) -> _Iteration | None:
+    first = next((i for i, x in enumerate(loop.body) if not isinstance(x, (t.Alloc, t.Copy))), None)
     if first is None:
         return None
     last = next((i for i, x in enumerate(loop.body) if rotated(x)), None)
@@ -86,11 +73,11 @@ def _iteration(loop: For) -> _Iteration | None:
     multiplies = loop.body[first:last]
     if not all(isinstance(x, _MULTIPLIES) for x in walk(multiplies)):
         return None
-    copies = tuple(x for x in loop.body[:first] if isinstance(x, Copy))
+    copies = tuple(x for x in loop.body[:first] if isinstance(x, t.Copy))
     return _Iteration(copies, multiplies, loop.body[last:])
 
 
-def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Sequence[Op]) -> bool:
+def _continues(loop: t.For, iteration: _Iteration, before: Sequence[t.Op], after: Sequence[t.Op]) -> bool:
     """Whether ``after`` begins with another iteration of ``loop`` without its copies, whose data is then never
     read."""
     count = len(iteration.multiplies)
@@ -108,7 +95,7 @@ def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Se
     if not set(futures.values()) <= finished:
         return False
     # The buffers end with the body that contains the loop; the operations after it there use other buffers.
-    declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, Alloc)}
+    declared = {x.buffer.name for x in (*before, *loop.body) if isinstance(x, t.Alloc)}
     used = {v.base.name for x in walk((*iteration.copies, *iteration.multiplies)) for v in touched(x)}
     shared = {v.base.name for x in walk(loop.body) for v in touched(x) if v.base.space is not Space.GLOBAL}
     later = {v.base.name for x in walk(rest) for v in touched(x)}
@@ -116,7 +103,7 @@ def _continues(loop: For, iteration: _Iteration, before: Sequence[Op], after: Se
     return shared <= declared and not (used & shared & later) and not named & {*finished, *futures}
 
 
-def _ends_with(loop: For, copy: Copy) -> bool:
+def _ends_with(loop: t.For, copy: t.Copy) -> bool:
     """Whether ``c`` is a plain asynchronous copy to one place, whose tiles lie outside its array after the end of
     ``loop``.
 
@@ -143,34 +130,34 @@ def _ends_with(loop: For, copy: Copy) -> bool:
     return False
 
 
-def _longer(loop: For) -> For:
+def _longer(loop: t.For) -> t.For:
     """``loop`` with one more iteration, and with one where it had none."""
     stop = binary("add", binary("max", loop.stop, loop.start), const(1))
     index = replace(loop.index, extent=stop)
 
-    def renewed(op: Op) -> Op:
+    def renewed(op: t.Op) -> t.Op:
         return map_expressions(op, lambda e: substitute(e, {index.name: index}))
 
     return replace(loop, index=index, stop=stop, body=rewrite(loop.body, renewed))
 
 
-def _plain(body: Body) -> Body:
+def _plain(body: t.Body) -> t.Body:
     """``body`` with its own indices and fragments renumbered, for comparison."""
     indices, fragments = dict[str, Index](), dict[str, str]()
     for op in walk(body):
-        for i in op.indices if isinstance(op, Parallel) else (op.index,) if isinstance(op, For) else ():
+        for i in op.indices if isinstance(op, t.Parallel) else (op.index,) if isinstance(op, t.For) else ():
             indices[i.name] = replace(i, name=f"index {len(indices)}")
-        if isinstance(op, DeclareFragment):
+        if isinstance(op, t.DeclareFragment):
             fragments[op.name] = f"fragment {len(fragments)}"
 
-    def numbered(op: Op) -> Op:
+    def numbered(op: t.Op) -> t.Op:
         op = map_expressions(op, lambda e: substitute(e, dict(indices)))
-        if isinstance(op, DeclareFragment):
+        if isinstance(op, t.DeclareFragment):
             return replace(op, name=fragments[op.name])
         changes = {}
         for name in ("fragment", "acc", "a", "b", "meta"):
             ref = getattr(op, name, None)
-            if isinstance(ref, FragmentRef):
+            if isinstance(ref, t.FragmentRef):
                 changes[name] = replace(ref, name=fragments.get(ref.name, ref.name))
         return with_fields(op, changes)
 

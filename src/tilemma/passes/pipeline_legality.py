@@ -15,37 +15,17 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from tilemma.errors import Span
+from tilemma.ir import tile as t
 from tilemma.ir.effects import element_reads, read_views, rotated, variables_set, written_views
 from tilemma.ir.expr import Element, Expr, FragmentElement, Var
 from tilemma.ir.expr import walk as terms
-from tilemma.ir.tile import (
-    ArrayParameter,
-    Body,
-    Break,
-    Commit,
-    Continue,
-    Copy,
-    DeclareEvent,
-    DeclareFragment,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Load,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    WaitFuture,
-    While,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import bodies, jumps, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.scope import Site, sites
 from tilemma.records import record
 
-_HAND_WRITTEN = (DeclareEvent, WaitEvent, TriggerEvent, WaitFuture, Commit)
+_HAND_WRITTEN = (t.DeclareEvent, t.WaitEvent, t.TriggerEvent, t.WaitFuture, t.Commit)
 
 
 @record
@@ -75,21 +55,21 @@ class LoopCopies:
     assigns.  ``parents``: the operations around the loop, outermost first.
     """
 
-    loop: For | While
-    parents: tuple[Op, ...]
-    copies: tuple[Copy, ...]
-    ahead: tuple[Copy, ...]
-    between: tuple[tuple[Op, ...], ...]
+    loop: t.For | t.While
+    parents: tuple[t.Op, ...]
+    copies: tuple[t.Copy, ...]
+    ahead: tuple[t.Copy, ...]
+    between: tuple[tuple[t.Op, ...], ...]
     obstacles: tuple[Obstacle, ...]
     stepped: frozenset[str]
 
 
-def is_load(op: Op) -> bool:
+def is_load(op: t.Op) -> bool:
     """Whether ``op`` copies from global into shared memory."""
-    return isinstance(op, Copy) and (op.src.base.space, op.dst.base.space) == (Space.GLOBAL, Space.SHARED)
+    return isinstance(op, t.Copy) and (op.src.base.space, op.dst.base.space) == (Space.GLOBAL, Space.SHARED)
 
 
-def loop_copies(kernel: Kernel, role: bool = False) -> tuple[LoopCopies, ...]:
+def loop_copies(kernel: t.Kernel, role: bool = False) -> tuple[LoopCopies, ...]:
     """The analysis of each loop that is the innermost around a synchronous copy from global into shared memory.
 
     ``role``: a role of its own issues the copies.
@@ -98,27 +78,27 @@ def loop_copies(kernel: Kernel, role: bool = False) -> tuple[LoopCopies, ...]:
     return tuple(legality.loop(site) for site in legality.sites if _copies(site.op))
 
 
-def leaves(body: Body) -> Op | None:
+def leaves(body: t.Body) -> t.Op | None:
     """The first `break` or `continue` in ``body`` of a loop around it."""
     for op in body:
-        if isinstance(op, (Break, Continue)):
+        if isinstance(op, (t.Break, t.Continue)):
             return op
-        if not isinstance(op, (For, While)):
+        if not isinstance(op, (t.For, t.While)):
             for _, inner in bodies(op):
                 if (found := leaves(inner)) is not None:
                     return found
     return None
 
 
-def _copies(loop: Op) -> tuple[tuple[Copy, tuple[Op, ...]], ...]:
+def _copies(loop: t.Op) -> tuple[tuple[t.Copy, tuple[t.Op, ...]], ...]:
     """The synchronous copies whose innermost loop is ``loop``, with the operations between."""
-    if not isinstance(loop, (For, While)):
+    if not isinstance(loop, (t.For, t.While)):
         return ()
     found = []
     for s in sites(loop.body):
-        copy = isinstance(s.op, Copy) and is_load(s.op) and not s.op.asynchronous
-        if copy and not any(isinstance(p, (For, While)) for p in s.parents):
-            assert isinstance(s.op, Copy)
+        copy = isinstance(s.op, t.Copy) and is_load(s.op) and not s.op.asynchronous
+        if copy and not any(isinstance(p, (t.For, t.While)) for p in s.parents):
+            assert isinstance(s.op, t.Copy)
             found.append((s.op, s.parents))
     return tuple(found)
 
@@ -126,16 +106,16 @@ def _copies(loop: Op) -> tuple[tuple[Copy, tuple[Op, ...]], ...]:
 class _Legality:
     """The accesses of a kernel, by buffer and fragment; ``role``: see `loop_copies`."""
 
-    def __init__(self, kernel: Kernel, role: bool) -> None:
+    def __init__(self, kernel: t.Kernel, role: bool) -> None:
         self.role = role
         self.sites = tuple(sites(kernel.body))
-        self.writes: dict[str, list[Op]] = {}
-        self.reads: dict[str, list[Op]] = {}
-        self.fragments: dict[str, list[Op]] = {}
+        self.writes: dict[str, list[t.Op]] = {}
+        self.reads: dict[str, list[t.Op]] = {}
+        self.fragments: dict[str, list[t.Op]] = {}
         self.registers: set[str] = set()
         for site in self.sites:
             op = site.op
-            if isinstance(op, DeclareFragment) and op.plan is not None and op.plan.residence == "registers":
+            if isinstance(op, t.DeclareFragment) and op.plan is not None and op.plan.residence == "registers":
                 self.registers.add(op.name)
             for v in written_views(op):
                 self.writes.setdefault(v.base.name, []).append(op)
@@ -145,14 +125,14 @@ class _Legality:
             used |= {x.fragment for x in element_reads(op) if isinstance(x, FragmentElement)}
             for name in used:
                 self.fragments.setdefault(name, []).append(op)
-        self.parameters = {p.buffer.name for p in kernel.params if isinstance(p, ArrayParameter)}
+        self.parameters = {p.buffer.name for p in kernel.params if isinstance(p, t.ArrayParameter)}
 
     def loop(self, site: Site) -> LoopCopies:
         loop = site.op
-        assert isinstance(loop, (For, While))
+        assert isinstance(loop, (t.For, t.While))
         found = _copies(loop)
         obstacles = list(_of_loop(loop, site.parents, self.role))
-        ahead: list[tuple[Copy, tuple[Op, ...]]] = []
+        ahead: list[tuple[t.Copy, tuple[t.Op, ...]]] = []
         if not obstacles:
             for copy, between in found:
                 against = list(self._of_copy(copy, between, loop))
@@ -167,25 +147,25 @@ class _Legality:
             loop, site.parents, tuple(c for c, _ in found), copies, between_, tuple(obstacles), stepped
         )
 
-    def _of_copy(self, copy: Copy, between: tuple[Op, ...], loop: For | While) -> Iterator[Obstacle]:
+    def _of_copy(self, copy: t.Copy, between: tuple[t.Op, ...], loop: t.For | t.While) -> Iterator[Obstacle]:
         name, source = copy.dst.base.name, copy.src.base.name
         branches = True
         for op in between:
-            if isinstance(op, InThreads) or (isinstance(op, If) and not self.role):
+            if isinstance(op, t.InThreads) or (isinstance(op, t.If) and not self.role):
                 yield Obstacle(
                     "conditional-copy",
                     f"the copy into `{name}` is under a condition",
                     "copy in every iteration, and put the condition around the use of the tile",
                     op.span,
                 )
-            elif isinstance(op, Parallel):
+            elif isinstance(op, t.Parallel):
                 yield Obstacle(
                     "copy-by-instances",
                     f"each instance of a `parallel` inside the loop executes the copy into `{name}`",
                     "move the copy out of the `parallel`, and copy the tiles of all instances at once",
                     copy.span,
                 )
-            branches = branches and isinstance(op, If)
+            branches = branches and isinstance(op, t.If)
         if not copy.dst.is_whole or copy.dst.slot is not None or copy.dst.base.copies:
             yield Obstacle(
                 "part-of-a-buffer",
@@ -230,7 +210,7 @@ class _Legality:
                     return True
         return False
 
-    def _of_buffer(self, copy: Copy, name: str, body: Body) -> Iterator[Obstacle]:
+    def _of_buffer(self, copy: t.Copy, name: str, body: t.Body) -> Iterator[Obstacle]:
         """Whether all accesses to the buffer follow ``copy`` in ``body``, which directly contains it."""
         at = next(i for i, op in enumerate(body) if op is copy)
         after = {id(op) for op in walk(body[at + 1 :])}
@@ -261,15 +241,15 @@ class _Legality:
                     op.span,
                 )
 
-    def _branch(self, body: Body) -> bool:
-        return any(isinstance(s.op, If) and (body is s.op.then or body is s.op.otherwise) for s in self.sites)
+    def _branch(self, body: t.Body) -> bool:
+        return any(isinstance(s.op, t.If) and (body is s.op.then or body is s.op.otherwise) for s in self.sites)
 
-    def _of_load(self, op: Op, name: str, after: set[int]) -> Iterator[Obstacle]:
+    def _of_load(self, op: t.Op, name: str, after: set[int]) -> Iterator[Obstacle]:
         """A fragment may read its shared tile as late as its last use: that use has to be in the iteration.
 
         One in registers reads it at once.
         """
-        if not isinstance(op, Load) or op.fragment.name in self.registers:
+        if not isinstance(op, t.Load) or op.fragment.name in self.registers:
             return
         fragment, seen = op.fragment.name, False
         for use in self.fragments.get(fragment, ()):
@@ -284,11 +264,11 @@ class _Legality:
                 return
 
 
-def by_hand(body: Body) -> tuple[Obstacle, ...]:
+def by_hand(body: t.Body) -> tuple[Obstacle, ...]:
     """The first operation of ``body`` with which a program pipelines or specialises by itself, as an obstacle."""
     for op in walk(body):
-        copy = isinstance(op, Copy) and (op.asynchronous or op.event or op.future or op.after)
-        role = isinstance(op, (InThreads, Parallel)) and op.asynchronous
+        copy = isinstance(op, t.Copy) and (op.asynchronous or op.event or op.future or op.after)
+        role = isinstance(op, (t.InThreads, t.Parallel)) and op.asynchronous
         if copy or role or isinstance(op, _HAND_WRITTEN) or rotated(op):
             text = "the program has events, roles or asynchronous copies of its own"
             change = "use synchronous copies and no events, or write the whole pipeline by hand"
@@ -296,8 +276,8 @@ def by_hand(body: Body) -> tuple[Obstacle, ...]:
     return ()
 
 
-def _of_loop(loop: For | While, parents: tuple[Op, ...], role: bool) -> Iterator[Obstacle]:
-    if isinstance(loop, While) and not role:
+def _of_loop(loop: t.For | t.While, parents: tuple[t.Op, ...], role: bool) -> Iterator[Obstacle]:
+    if isinstance(loop, t.While) and not role:
         yield Obstacle(
             "while-loop", "the number of iterations is not known in advance", "use `foreach`", loop.span
         )
@@ -309,7 +289,7 @@ def _of_loop(loop: For | While, parents: tuple[Op, ...], role: bool) -> Iterator
             loop.span,
         )
     yield from by_hand(loop.body)
-    if any(isinstance(p, InThreads) and p.asynchronous for p in parents):
+    if any(isinstance(p, t.InThreads) and p.asynchronous for p in parents):
         yield Obstacle(
             "role", "the loop is inside a role of the program", "write the kernel without roles", loop.span
         )

@@ -10,26 +10,9 @@ from itertools import chain
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, spelled
+from tilemma.ir import tile as t
 from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on, value_of
 from tilemma.ir.refusals import WrongValue
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    DeclareFragment,
-    Fill,
-    FragmentRef,
-    If,
-    InThreads,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    Parallel,
-    Reduce,
-    ScaleMma,
-    SetFragmentElement,
-    Store,
-)
 from tilemma.ir.walk import bodies, expressions, walk, with_fields
 from tilemma.passes.contraction import Fragments, fragment_uses
 from tilemma.passes.decision import Decision
@@ -106,8 +89,8 @@ _WHAT = {"C": "accumulator", "A": "operand A", "B": "operand B", "E": "metadata"
 class Home:
     """The instances that hold a fragment: one each for a parallel of this level and these extents."""
 
-    parallel: Parallel
-    outer: tuple[Parallel, ...]
+    parallel: t.Parallel
+    outer: tuple[t.Parallel, ...]
 
     @property
     def instances(self) -> int:
@@ -140,7 +123,7 @@ class PlaceFragments:
     where there is exactly one.
     """
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises FragmentRoles, FragmentNotFilled, CollectiveScope, CollectiveLanes, FragmentHome,
         SeveralInstances or AccumulatorType."""
         fragments = Fragments(kernel.body)
@@ -157,12 +140,12 @@ class PlaceFragments:
         return replace(kernel, body=body)
 
 
-def _roles(kernel: Kernel) -> dict[str, str]:
+def _roles(kernel: t.Kernel) -> dict[str, str]:
     """Fragment -> "A", "B", "C", "E" or "R" (a vector); FragmentRoles for two of them."""
     letter = {"accumulator": "C", "store": "C", "A": "A", "B": "B", "metadata": "E"}
     words = {"C": "an accumulator", "A": "operand A", "B": "operand B", "E": "metadata", "R": "a vector"}
-    declared = [op for op in walk(kernel.body) if isinstance(op, DeclareFragment)]
-    found: dict[str, tuple[str, Op]] = {
+    declared = [op for op in walk(kernel.body) if isinstance(op, t.DeclareFragment)]
+    found: dict[str, tuple[str, t.Op]] = {
         op.name: ("R", op) for op in declared if op.shape is not None and len(op.shape) == 1
     }
     for op in walk(kernel.body):
@@ -185,8 +168,8 @@ def _roles(kernel: Kernel) -> dict[str, str]:
             if use in ("fill", "apply", "read"):
                 roles.setdefault(ref.name, "C")
     for op in walk(kernel.body):
-        if isinstance(op, (DeclareFragment, Load)):
-            roles.setdefault(op.name if isinstance(op, DeclareFragment) else op.fragment.name, "A")
+        if isinstance(op, (t.DeclareFragment, t.Load)):
+            roles.setdefault(op.name if isinstance(op, t.DeclareFragment) else op.fragment.name, "A")
     return roles
 
 
@@ -195,43 +178,43 @@ class _Filled:
 
     def __init__(self, roles: dict[str, str]) -> None:
         self.roles = roles
-        self.sometimes: dict[str, Op] = {}
+        self.sometimes: dict[str, t.Op] = {}
         self.writing: set[str] = set()
 
-    def check(self, body: Body, filled: set[str]) -> set[str]:
+    def check(self, body: t.Body, filled: set[str]) -> set[str]:
         """``filled`` and the fragments that ``body`` fills.  Raises FragmentNotFilled."""
         for op in body:
-            if isinstance(op, Apply):
-                self.writing = {x.fragment.name for x in op.body if isinstance(x, SetFragmentElement)}
+            if isinstance(op, t.Apply):
+                self.writing = {x.fragment.name for x in op.body if isinstance(x, t.SetFragmentElement)}
             else:
                 self._statement(op, filled)
             inner = [x for _, x in bodies(op)]
-            known = value_of(op.cond) if isinstance(op, (If, InThreads)) else None
+            known = value_of(op.cond) if isinstance(op, (t.If, t.InThreads)) else None
             if known is not None:
                 inner = inner[:1] if known else inner[1:]
             parts = [self.check(x, set(filled)) for x in inner]
-            if isinstance(op, (If, InThreads)) and known is None:
+            if isinstance(op, (t.If, t.InThreads)) and known is None:
                 for name in set().union(*parts) - filled:
                     self.sometimes.setdefault(name, op)
-                parts = [set.intersection(*parts)] if isinstance(op, If) else []
+                parts = [set.intersection(*parts)] if isinstance(op, t.If) else []
             filled |= set().union(*parts)
         return filled
 
-    def _statement(self, op: Op, filled: set[str]) -> None:
+    def _statement(self, op: t.Op, filled: set[str]) -> None:
         for use, ref in sorted(fragment_uses(op), key=lambda found: found[0] != "read"):
-            whole = isinstance(op, Reduce) or (isinstance(op, SetFragmentElement) and ref.name in self.writing)
+            whole = isinstance(op, t.Reduce) or (isinstance(op, t.SetFragmentElement) and ref.name in self.writing)
             if use in ("fill", "load") or (use == "apply" and whole):
                 filled.add(ref.name)
             elif ref.name not in filled:
                 raise self._refusal(op, use, ref.name)
 
-    def _refusal(self, op: Op, use: str, name: str) -> FragmentNotFilled:
+    def _refusal(self, op: t.Op, use: str, name: str) -> FragmentNotFilled:
         operand = self.roles.get(name) != "C"
         load = spelled(op.span, f"{name} = mma.load tile", f"{name} = mma.load(tile)")
         zero = spelled(op.span, f"{name} = mma.fill 0.0", f"{name} = mma.fill(0.0)")
         place, notes = "it", []
         if (branch := self.sometimes.get(name)) is not None:
-            word = spelled(op.span, "if", "if_") if isinstance(branch, If) else "inthreads"
+            word = spelled(op.span, "if", "if_") if isinstance(branch, t.If) else "inthreads"
             place = f"the `{word}` as well"
             notes = [Note("without values where this is not executed", branch.span)]
         return FragmentNotFilled(
@@ -244,7 +227,7 @@ class _Filled:
         )
 
 
-def _homes(kernel: Kernel) -> dict[str, Home]:
+def _homes(kernel: t.Kernel) -> dict[str, Home]:
     dependence = Dependence(kernel.body)
     homes: dict[str, Home] = {}
     outside: list[tuple[str, Site]] = []
@@ -266,7 +249,7 @@ def _homes(kernel: Kernel) -> dict[str, Home]:
                     second=f"parallel {described(home.parallel)} : {home.parallel.level}",
                 )
     for name, site in outside:
-        if name not in homes or isinstance(site.op, Mma):
+        if name not in homes or isinstance(site.op, t.Mma):
             where = "block scope" if site.block is not None else "kernel scope"
             if any(kind(p) == "thread" for p in site.parallels):
                 where = "thread scope"
@@ -278,10 +261,10 @@ def _homes(kernel: Kernel) -> dict[str, Home]:
     return homes
 
 
-def _check_lanes(site: Site, ref: FragmentRef, dependence: Dependence) -> None:
+def _check_lanes(site: Site, ref: t.FragmentRef, dependence: Dependence) -> None:
     """A collective statement below a thread level needs all lanes of the group, on one path."""
     inside = site.parents[site.parents.index(site.group) + 1 :] if site.group is not None else ()
-    threads = [p for p in inside if isinstance(p, Parallel)]
+    threads = [p for p in inside if isinstance(p, t.Parallel)]
     for p in threads:
         assert site.group is not None and site.group.level is not None
         names = {i.name for i in p.indices}
@@ -296,9 +279,9 @@ def _check_lanes(site: Site, ref: FragmentRef, dependence: Dependence) -> None:
             raise CollectiveLanes(site.op.span, name=ref.name, names=described(p), reason=reason)
 
 
-def _worked(op: Op) -> Iterable[Op]:
+def _worked(op: t.Op) -> Iterable[t.Op]:
     """``op`` and, for element work, its operations for each element."""
-    return walk((op,)) if isinstance(op, Apply) else (op,)
+    return walk((op,)) if isinstance(op, t.Apply) else (op,)
 
 
 def _mentions(e: Expr, names: set[str], dependence: Dependence) -> bool:
@@ -310,7 +293,7 @@ def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> D
     if role != "C":
         return loads[0].element if loads else fragments.declared[name].dtype
     multiplies = [m for m in fragments.multiplies if m.acc.name == name]
-    operands = [t for m in multiplies if (t := fragments.dtype(m.a)) is not None]
+    operands = [dtype for m in multiplies if (dtype := fragments.dtype(m.a)) is not None]
     explicit = [f.dtype for f in fragments.fills.get(name, ()) if f.dtype is not None]
     declared = fragments.declared[name].dtype if name in fragments.declared else None
     legal = operands[0].accumulators if operands else ()
@@ -341,8 +324,8 @@ def _dtype(name: str, role: str, fragments: Fragments, log: list[Decision]) -> D
 class _Fresh:
     """Names that the kernel does not use yet."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._used = {i.name for op in walk(kernel.body) if isinstance(op, Parallel) for i in op.indices}
+    def __init__(self, kernel: t.Kernel) -> None:
+        self._used = {i.name for op in walk(kernel.body) if isinstance(op, t.Parallel) for i in op.indices}
 
     def __call__(self, name: str) -> str:
         candidates = chain([name], (f"{name}.{i}" for i in itertools.count(1)))
@@ -352,15 +335,15 @@ class _Fresh:
 
 
 def _settle(
-    body: Body, types: dict[str, DType | None], homes: dict[str, Home], grouped: bool, fresh: _Fresh
-) -> Body:
-    out: list[Op] = []
+    body: t.Body, types: dict[str, DType | None], homes: dict[str, Home], grouped: bool, fresh: _Fresh
+) -> t.Body:
+    out: list[t.Op] = []
     for op in body:
-        inside = grouped or (isinstance(op, Parallel) and kind(op) == "group")
+        inside = grouped or (isinstance(op, t.Parallel) and kind(op) == "group")
         changes = {name: _settle(inner, types, homes, inside, fresh) for name, inner in bodies(op)}
-        if isinstance(op, DeclareFragment):
+        if isinstance(op, t.DeclareFragment):
             op = replace(op, dtype=types.get(op.name, op.dtype))
-        elif isinstance(op, Fill):
+        elif isinstance(op, t.Fill):
             dtype = types[op.fragment.name]
             if dtype is None:
                 raise WrongValue(
@@ -373,8 +356,8 @@ def _settle(
             op = replace(op, value=_converted(op.value, dtype))
         elif changes:
             op = with_fields(op, changes)
-        if not grouped and isinstance(op, (Store, Load, Apply, Reduce, ScaleMma)):
-            ref = op.acc if isinstance(op, ScaleMma) else op.src if isinstance(op, Reduce) else op.fragment
+        if not grouped and isinstance(op, (t.Store, t.Load, t.Apply, t.Reduce, t.ScaleMma)):
+            ref = op.acc if isinstance(op, t.ScaleMma) else op.src if isinstance(op, t.Reduce) else op.fragment
             name = ref.name
             op = _into(homes[name], op, fresh)
         out.append(op)
@@ -389,9 +372,9 @@ def _converted(e: Expr, dtype: DType) -> Expr:
     return Cast(e, dtype)
 
 
-def _into(home: Home, op: Op, fresh: _Fresh) -> Op:
+def _into(home: Home, op: t.Op, fresh: _Fresh) -> t.Op:
     """``op`` inside the single instance that holds its fragment."""
     for p in reversed((*home.outer, home.parallel)):
         indices = tuple(Index(fresh(i.name), const(1)) for i in p.indices)
-        op = Parallel(indices, (op,), p.level, span=op.span)
+        op = t.Parallel(indices, (op,), p.level, span=op.span)
     return op

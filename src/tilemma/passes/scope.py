@@ -9,21 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, touched_as, variables_set
 from tilemma.ir.expr import Expr, Index, Var, value_of, walk
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    Break,
-    Continue,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    While,
-)
 from tilemma.ir.types import View
 from tilemma.ir.walk import bodies, expressions
 from tilemma.records import record
@@ -35,33 +23,33 @@ WARP = 32
 class Site:
     """An operation and the operations around it, outermost first."""
 
-    op: Op
-    parents: tuple[Op, ...]
+    op: t.Op
+    parents: tuple[t.Op, ...]
 
     @property
-    def parallels(self) -> tuple[Parallel, ...]:
-        return tuple(p for p in self.parents if isinstance(p, Parallel))
+    def parallels(self) -> tuple[t.Parallel, ...]:
+        return tuple(p for p in self.parents if isinstance(p, t.Parallel))
 
     @property
-    def block(self) -> Parallel | None:
+    def block(self) -> t.Parallel | None:
         return next((p for p in self.parallels if kind(p) == "block"), None)
 
     @property
-    def inner(self) -> tuple[Parallel, ...]:
+    def inner(self) -> tuple[t.Parallel, ...]:
         """The parallels below the block, outermost first."""
         return tuple(p for p in self.parallels if p.level is not None and p.level.depth > 1)
 
     @property
-    def group(self) -> Parallel | None:
+    def group(self) -> t.Parallel | None:
         """The innermost parallel of a group level: its threads execute a collective statement here together."""
         return next((p for p in reversed(self.parallels) if kind(p) == "group"), None)
 
 
-def kind(p: Parallel) -> str:
+def kind(p: t.Parallel) -> str:
     return p.level.kind if p.level is not None else ""
 
 
-def sites(body: Body, parents: tuple[Op, ...] = ()) -> Iterator[Site]:
+def sites(body: t.Body, parents: tuple[t.Op, ...] = ()) -> Iterator[Site]:
     """Every operation with its enclosing operations, in program order."""
     for op in body:
         yield Site(op, parents)
@@ -69,34 +57,34 @@ def sites(body: Body, parents: tuple[Op, ...] = ()) -> Iterator[Site]:
             yield from sites(inner, (*parents, op))
 
 
-def blocks(kernel: Kernel) -> Iterator[Parallel]:
+def blocks(kernel: t.Kernel) -> Iterator[t.Parallel]:
     """The parallels of level block: one launch each."""
-    return (s.op for s in sites(kernel.body) if isinstance(s.op, Parallel) and kind(s.op) == "block")
+    return (s.op for s in sites(kernel.body) if isinstance(s.op, t.Parallel) and kind(s.op) == "block")
 
 
-def count(p: Parallel) -> int | None:
+def count(p: t.Parallel) -> int | None:
     """The number of instances, if it is a constant."""
     values = [value_of(i.extent) for i in p.indices]
     return None if any(v is None for v in values) else prod(v for v in values if v is not None)
 
 
-def span_threads(p: Parallel) -> int:
+def span_threads(p: t.Parallel) -> int:
     """The threads that all instances of a group or thread level take together."""
     n = count(p)
     assert n is not None and p.level is not None, p
     return n * p.level.threads
 
 
-def block_threads(block: Parallel) -> int:
+def block_threads(block: t.Parallel) -> int:
     """Threads of a block: the most that one of its parallels takes, in whole warps, at least one warp.
 
     A level inside a group names the group's own lanes or warps and adds none.
     """
 
-    def most(body: Body) -> int:
+    def most(body: t.Body) -> int:
         found = 0
         for op in body:
-            if isinstance(op, Parallel):
+            if isinstance(op, t.Parallel):
                 found = max(found, span_threads(op))
             else:
                 found = max([found, *(most(inner) for _, inner in bodies(op))])
@@ -121,19 +109,19 @@ class Dependence:
 
     MEMORY = "memory"
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: t.Body) -> None:
         direct: dict[str, set[str]] = {}
 
-        def visit(body: Body, around: set[str], instance: set[str]) -> None:
+        def visit(body: t.Body, around: set[str], instance: set[str]) -> None:
             for op in body:
                 for v in variables_set(op):
                     from_memory = any(isinstance(x, View) for x in touched_as(op, Effect.READ))
                     terms = {n for e in expressions(op) if e is not v for n in names(e)}
                     direct.setdefault(v.name, set()).update(instance if from_memory else terms, around)
                 within = instance
-                if isinstance(op, Parallel):
+                if isinstance(op, t.Parallel):
                     within = instance | {i.name for i in op.indices}
-                elif isinstance(op, Apply):
+                elif isinstance(op, t.Apply):
                     within = {self.MEMORY}
                 below: set[str] | None = None
                 for _, inner in bodies(op):
@@ -155,21 +143,21 @@ class Dependence:
         return found.union(*(self._of.get(n, set()) for n in found))
 
 
-def control(op: Op) -> set[str]:
+def control(op: t.Op) -> set[str]:
     """The names that decide whether and how often the body of ``op`` runs."""
     match op:
-        case If(cond=c) | InThreads(cond=c):
+        case t.If(cond=c) | t.InThreads(cond=c):
             return names(c)
-        case For(start=a, stop=b, step=c):
+        case t.For(start=a, stop=b, step=c):
             found = names(a) | names(b) | names(c)
-        case While(cond=c):
+        case t.While(cond=c):
             found = names(c)
         case _:
             return set()
     return found | _exits(op.body)[0]
 
 
-def _exits(body: Body) -> tuple[set[str], bool]:
+def _exits(body: t.Body) -> tuple[set[str], bool]:
     """The names that decide whether the loop with this body is left, or one of its iterations ended, early.
 
     Also whether anything in the body does that.
@@ -177,12 +165,12 @@ def _exits(body: Body) -> tuple[set[str], bool]:
     found: set[str] = set()
     leaves = False
     for op in body:
-        if isinstance(op, (For, While)):
+        if isinstance(op, (t.For, t.While)):
             continue
-        leaves |= isinstance(op, (Break, Continue))
+        leaves |= isinstance(op, (t.Break, t.Continue))
         for _, inner in bodies(op):
             inside, jumps = _exits(inner)
             if jumps:
                 leaves = True
-                found |= inside | names(op.cond) if isinstance(op, (If, InThreads)) else inside
+                found |= inside | names(op.cond) if isinstance(op, (t.If, t.InThreads)) else inside
     return found, leaves

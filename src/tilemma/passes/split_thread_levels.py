@@ -23,24 +23,9 @@ from math import prod
 import numpy as np
 
 from tilemma.errors import CompileError
+from tilemma.ir import tile as t
 from tilemma.ir.effects import Execution, assigned, declared, name_of
 from tilemma.ir.expr import Binary, Const, Expr, Index, add, binary, const, floordiv, mod, mul, substitute
-from tilemma.ir.tile import (
-    Alloc,
-    Assign,
-    Body,
-    Break,
-    Continue,
-    Copy,
-    Declare,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    While,
-)
 from tilemma.ir.types import GROUP, THREAD, WARPGROUP, Space
 from tilemma.ir.walk import bodies, expressions, map_expressions, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
@@ -66,28 +51,30 @@ class SplitThreadLevels:
     A level without roles, and one whose statements cannot be classified at compile time, is unchanged.
     """
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises RoleOfLanes."""
-        if not any(isinstance(op, Parallel) and op.level == THREAD and _has_roles(op) for op in walk(kernel.body)):
+        if not any(
+            isinstance(op, t.Parallel) and op.level == THREAD and _has_roles(op) for op in walk(kernel.body)
+        ):
             return kernel
-        taken = {x.name for op in walk(kernel.body) if isinstance(op, Parallel) for x in op.indices}
+        taken = {x.name for op in walk(kernel.body) if isinstance(op, t.Parallel) for x in op.indices}
         return replace(kernel, body=_Splitter(taken, log).body(kernel.body, ()))
 
 
-def _has_roles(level: Parallel) -> bool:
+def _has_roles(level: t.Parallel) -> bool:
     """Whether ``level`` has a role that a group, or one lane for it, executes."""
     lanes = {i.name for i in level.indices}
     for op in walk(level.body):
-        if isinstance(op, InThreads) and op.asynchronous:
+        if isinstance(op, t.InThreads) and op.asynchronous:
             return True
-        if isinstance(op, (InThreads, If)) and names(op.cond) & lanes and not _of_lanes(op):
+        if isinstance(op, (t.InThreads, t.If)) and names(op.cond) & lanes and not _of_lanes(op):
             return True
     return False
 
 
-def _of_lanes(op: Op) -> bool:
+def _of_lanes(op: t.Op) -> bool:
     """Whether single lanes execute ``op`` and all in it."""
-    if isinstance(op, Alloc):
+    if isinstance(op, t.Alloc):
         return op.buffer.space is Space.LOCAL
     return op.execution in _OF_LANES and all(_of_lanes(x) for _, inner in bodies(op) for x in inner)
 
@@ -101,18 +88,18 @@ class _Splitter:
         self.taken, self.log = taken, log
         self.reused: set[str] = set()
 
-    def body(self, ops: Body, around: tuple[Parallel, ...]) -> Body:
+    def body(self, ops: t.Body, around: tuple[t.Parallel, ...]) -> t.Body:
         """``ops`` with the levels in it split; ``around``: the parallels below the block that enclose it."""
-        out: list[Op] = []
+        out: list[t.Op] = []
         for op in ops:
-            if isinstance(op, Parallel) and op.level == THREAD:
+            if isinstance(op, t.Parallel) and op.level == THREAD:
                 out += self.level(op, around) if _has_roles(op) else (op,)
             else:
-                inner = (*around, op) if isinstance(op, Parallel) and kind(op) == "group" else around
+                inner = (*around, op) if isinstance(op, t.Parallel) and kind(op) == "group" else around
                 out.append(with_bodies(op, lambda body, inner=inner: self.body(body, inner)))  # type: ignore[misc]
         return tuple(out)
 
-    def level(self, op: Parallel, around: tuple[Parallel, ...]) -> Body:
+    def level(self, op: t.Parallel, around: tuple[t.Parallel, ...]) -> t.Body:
         """``op`` split, or unchanged if its statements cannot be classified."""
         try:
             if around:
@@ -127,7 +114,7 @@ class _Splitter:
         self.log.append(Decision("thread levels", f"parallel {', '.join(i.name for i in op.indices)}", text))
         return found
 
-    def in_groups(self, op: Parallel) -> tuple[Parallel, Parallel]:
+    def in_groups(self, op: t.Parallel) -> tuple[t.Parallel, t.Parallel]:
         """For a level of threads directly in a block: the level of its warps or warpgroups, and of their lanes."""
         lanes = count(op)
         wide = WARPGROUP if lanes and lanes % WARPGROUP.threads == 0 else GROUP
@@ -148,7 +135,7 @@ class _Splitter:
         return f"{name}.{n}"
 
 
-def _numbered(op: Parallel, number: Expr) -> dict[str, Expr]:
+def _numbered(op: t.Parallel, number: Expr) -> dict[str, Expr]:
     """The indices of ``op`` for the instance with that number (row-major, the last index fastest)."""
     found: dict[str, Expr] = {}
     rest = prod(_extents(op))
@@ -159,15 +146,15 @@ def _numbered(op: Parallel, number: Expr) -> dict[str, Expr]:
     return found
 
 
-def _extents(op: Parallel) -> list[int]:
+def _extents(op: t.Parallel) -> list[int]:
     return [int(i.extent.value) for i in op.indices if isinstance(i.extent, Const)]
 
 
-def _substituted(ops: Body, table: dict[str, Expr]) -> Body:
-    def changed(op: Op) -> Op:
+def _substituted(ops: t.Body, table: dict[str, Expr]) -> t.Body:
+    def changed(op: t.Op) -> t.Op:
         return with_bodies(map_expressions(op, lambda e: substitute(e, table)), each)
 
-    def each(body: Body) -> Body:
+    def each(body: t.Body) -> t.Body:
         return tuple(changed(op) for op in body)
 
     return each(ops)
@@ -206,8 +193,8 @@ class Lanes:
 
     def __init__(
         self,
-        op: Parallel,
-        around: tuple[Parallel, ...],
+        op: t.Parallel,
+        around: tuple[t.Parallel, ...],
         splitter: _Splitter,
         outer: Callable[[set[str]], bool],
         own: Expr | None = None,
@@ -221,17 +208,17 @@ class Lanes:
             raise _NotSplit
         self.lanes: int = level.threads
 
-    def split(self) -> Body:
+    def split(self) -> t.Body:
         found = self.hoisted(self.op.body)
         _check_locals(found)
         return found
 
     # ---- statements ----------------------------------------------------------------------------------------
 
-    def hoisted(self, ops: Body) -> Body:
+    def hoisted(self, ops: t.Body) -> t.Body:
         """``ops`` at the level of the group."""
-        out: list[Op] = []
-        waiting: list[Op] = []
+        out: list[t.Op] = []
+        waiting: list[t.Op] = []
         for op in ops:
             if self.stays(op):
                 waiting.append(op)
@@ -242,24 +229,24 @@ class Lanes:
         out += self.level_of(waiting)
         return tuple(_merged(out))
 
-    def stays(self, op: Op) -> bool:
+    def stays(self, op: t.Op) -> bool:
         """Whether ``op`` remains a statement of each lane."""
-        if isinstance(op, Declare):
+        if isinstance(op, t.Declare):
             return False
-        if isinstance(op, (Assign, Copy)):
+        if isinstance(op, (t.Assign, t.Copy)):
             return self.by_lane(op)
         return _of_lanes(op) and not any(True for _ in _jumps_out(op))
 
-    def statement(self, op: Op) -> Body:
+    def statement(self, op: t.Op) -> t.Body:
         """``op``, which a group executes, at its level."""
-        if isinstance(op, (InThreads, If)) and self.varies(names(op.cond)):
+        if isinstance(op, (t.InThreads, t.If)) and self.varies(names(op.cond)):
             return self.role(op)
-        if isinstance(op, Declare):
+        if isinstance(op, t.Declare):
             if not self.by_lane(op):
                 return (op,)
             zero = Const(0.0 if op.var.type.is_float else 0, op.var.type)
-            return (replace(op, value=zero), *self.level_of([Assign(op.var, op.value, span=op.span)]))
-        if self.by_lane(op) or isinstance(op, Parallel):
+            return (replace(op, value=zero), *self.level_of([t.Assign(op.var, op.value, span=op.span)]))
+        if self.by_lane(op) or isinstance(op, t.Parallel):
             raise _NotSplit
         if op.execution is Execution.COLLECTIVE:
             # The lanes divide the elements of an `apply` among them: its body has no statements of single lanes.
@@ -268,13 +255,13 @@ class Lanes:
             return (op,)
         return (with_bodies(op, self.hoisted),)
 
-    def level_of(self, ops: Sequence[Op]) -> Body:
+    def level_of(self, ops: Sequence[t.Op]) -> t.Body:
         """The statements of single lanes, in a `: thread` level of their own."""
         if not ops:
             return ()
         body = tuple(ops)
         if self.own is not None:
-            body = (If(self.own, body, span=ops[0].span),)
+            body = (t.If(self.own, body, span=ops[0].span),)
         if not self.indices & self.splitter.reused:
             self.splitter.reused |= self.indices
             return (replace(self.op, body=body),)
@@ -284,13 +271,13 @@ class Lanes:
 
     # ---- roles ---------------------------------------------------------------------------------------------
 
-    def role(self, op: InThreads | If) -> Body:
+    def role(self, op: t.InThreads | t.If) -> t.Body:
         """A role, or a branch, whose condition depends on the lane."""
-        if isinstance(op, If) and op.otherwise:
+        if isinstance(op, t.If) and op.otherwise:
             raise _NotSplit
         picked = self.picked(op.cond)
-        field = "then" if isinstance(op, If) else "body"
-        body: Body = getattr(op, field)
+        field = "then" if isinstance(op, t.If) else "body"
+        body: t.Body = getattr(op, field)
         if not picked.lanes:
             return ()
         if len(picked.lanes) < self.lanes:
@@ -298,7 +285,7 @@ class Lanes:
             self.check_variables(op)
         if len(picked.lanes) == 1:
             inner = _substituted(body, _numbered(self.op, const(picked.lanes[0])))
-            if any(isinstance(x, Alloc) and x.buffer.space is Space.LOCAL for x in walk(inner)):
+            if any(isinstance(x, t.Alloc) and x.buffer.space is Space.LOCAL for x in walk(inner)):
                 raise _NotSplit
             # At the level of the group each statement runs once.
             return (replace(op, cond=picked.others, **{field: inner}),)  # type: ignore[arg-type]
@@ -312,7 +299,9 @@ class Lanes:
         inner = Lanes(level, self.around, self.splitter, self.varies, own).hoisted(body)
         return (replace(op, cond=picked.others, **{field: inner}),)  # type: ignore[arg-type]
 
-    def in_warps(self, op: InThreads | If, picked: Picked, body: Body, field: str, warps: list[int]) -> Body:
+    def in_warps(
+        self, op: t.InThreads | t.If, picked: Picked, body: t.Body, field: str, warps: list[int]
+    ) -> t.Body:
         """A role of some warps of a larger group: in a level of warps."""
         warp = Index(self.splitter.fresh("warp"), const(self.lanes // WARP))
         lane = Index(self.splitter.fresh("lane"), const(WARP))
@@ -347,7 +336,7 @@ class Lanes:
         table = _numbered(self.op, const(lanes[0]))
         return Picked(lanes, _all_of([substitute(p, table) for p in parts]), _all_of(own))
 
-    def check_role(self, op: InThreads | If, picked: Picked) -> None:
+    def check_role(self, op: t.InThreads | t.If, picked: Picked) -> None:
         """Raises RoleOfLanes if a part of a warp would execute an operation of the whole warp."""
         if len(picked.lanes) == WARP * len({lane // WARP for lane in picked.lanes}):
             return
@@ -356,13 +345,13 @@ class Lanes:
                 level, n = self.around[-1].level, len(picked.lanes)
                 raise RoleOfLanes(x.span, what=_spelled(x), picked=n, lanes=self.lanes, level=level)
 
-    def check_variables(self, op: InThreads | If) -> None:
+    def check_variables(self, op: t.InThreads | t.If) -> None:
         """A variable that some lanes assign has its old value in the others: they must not use it."""
         inside = list(walk((op,)))
         own = {name_of(d) for x in inside for d in declared(x)}
         changed = {v.name for x in inside for v in assigned(x)} - own
         mine = {id(x) for x in inside}
-        others = (x for x in walk(self.op.body) if id(x) not in mine and not isinstance(x, Declare))
+        others = (x for x in walk(self.op.body) if id(x) not in mine and not isinstance(x, t.Declare))
         if any(changed & {n for e in expressions(x) for n in names(e)} for x in others):
             raise _NotSplit
 
@@ -373,12 +362,12 @@ class Lanes:
         reached = self.depends.closure(found)
         return bool(reached & self.indices) or Dependence.MEMORY in reached or self.outer(reached - self.declared)
 
-    def by_lane(self, op: Op) -> bool:
+    def by_lane(self, op: t.Op) -> bool:
         """Whether the operands of ``op``, or how often its body runs, depend on the lane."""
         return self.varies({n for e in expressions(op) for n in names(e)} | control(op))
 
 
-def _spelled(op: Op) -> str:
+def _spelled(op: t.Op) -> str:
     """The statement, as both languages name it."""
     word = type(op).__name__.lower()
     return {"scalemma": "mma.scale"}.get(word, f"mma.{word}" if word in ("fill", "load", "store") else word)
@@ -394,7 +383,7 @@ def _among(index: Index, values: list[int]) -> Expr:
     return found
 
 
-def _all_values(levels: tuple[Parallel, ...]) -> dict[str, Ints]:
+def _all_values(levels: tuple[t.Parallel, ...]) -> dict[str, Ints]:
     """The values of the levels' indices in every combination, the innermost level fastest."""
     indices = [i for p in levels for i in p.indices]
     shape = [n for p in levels for n in _extents(p)]
@@ -402,23 +391,23 @@ def _all_values(levels: tuple[Parallel, ...]) -> dict[str, Ints]:
     return {i.name: np.asarray(v) for i, v in zip(indices, values, strict=True)}
 
 
-def _jumps_out(op: Op) -> Iterator[Op]:
+def _jumps_out(op: t.Op) -> Iterator[t.Op]:
     """The jumps in ``op`` that leave a loop around it."""
-    if isinstance(op, (Break, Continue)):
+    if isinstance(op, (t.Break, t.Continue)):
         yield op
-    if not isinstance(op, (For, While)):
+    if not isinstance(op, (t.For, t.While)):
         for _, inner in bodies(op):
             for x in inner:
                 yield from _jumps_out(x)
 
 
-def _merged(ops: list[Op]) -> Iterator[Op]:
+def _merged(ops: list[t.Op]) -> Iterator[t.Op]:
     """Levels of warps that follow each other as one: their roles run at the same time."""
-    last: Op | None = None
+    last: t.Op | None = None
     for op in ops:
         if (
-            isinstance(op, Parallel)
-            and isinstance(last, Parallel)
+            isinstance(op, t.Parallel)
+            and isinstance(last, t.Parallel)
             and op.level == last.level == GROUP
             and [i.extent for i in op.indices] == [i.extent for i in last.indices]
         ):
@@ -432,20 +421,20 @@ def _merged(ops: list[Op]) -> Iterator[Op]:
         yield last
 
 
-def _check_locals(ops: Body) -> None:
+def _check_locals(ops: t.Body) -> None:
     """A lane's local buffer is used in one part of the level only.  Raises _NotSplit."""
     everything = list(walk(ops))
     for level in everything:
-        if isinstance(level, Parallel) and level.level == THREAD:
+        if isinstance(level, t.Parallel) and level.level == THREAD:
             inside = list(walk(level.body))
-            own = {x.buffer.name for x in inside if isinstance(x, Alloc)}
+            own = {x.buffer.name for x in inside if isinstance(x, t.Alloc)}
             if any(own & _bases(x) for x in everything) and _uses(everything, own) != _uses(inside, own):
                 raise _NotSplit
 
 
-def _bases(op: Op) -> set[str]:
+def _bases(op: t.Op) -> set[str]:
     return {v.base.name for v in touched(op)}
 
 
-def _uses(ops: list[Op], buffers: set[str]) -> int:
+def _uses(ops: list[t.Op], buffers: set[str]) -> int:
     return sum(bool(buffers & _bases(op)) for op in ops)

@@ -13,20 +13,10 @@ from typing import Any
 import numpy as np
 
 from tilemma.errors import TilemmaError
+from tilemma.ir import tile as t
 from tilemma.ir import walk
 from tilemma.ir.effects import assigned, declared, rotated, written_views
 from tilemma.ir.expr import Var, value_of
-from tilemma.ir.tile import (
-    Body,
-    Break,
-    Continue,
-    Copy,
-    For,
-    If,
-    InThreads,
-    Parallel,
-    While,
-)
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Buffer, Level, Space
 from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Diverged, Frame
@@ -35,7 +25,7 @@ from tilemma.targets.cpu.steps import BREAK, CONTINUE, Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Siblings, Task, schedule
 
 
-def body(c: Compiler, ops: Body, scope: Scope) -> Step:
+def body(c: Compiler, ops: t.Body, scope: Scope) -> Step:
     """Statements one after the other; errors without a place get that of their statement."""
     steps = [c.compile(op, scope) for op in ops]
     if not any(s.blocking for s in steps):
@@ -81,17 +71,17 @@ def uniform(value: Any, what: str) -> Any:
 # ---- levels ------------------------------------------------------------------------------------------------
 
 
-def inferred_level(op: Parallel, scope: Scope) -> Level:
+def inferred_level(op: t.Parallel, scope: Scope) -> Level:
     """The level of a `Parallel` that names none: outermost block (cluster around one), innermost thread."""
     if op.level is not None:
         return op.level
-    inner = [x for x in walk.walk(op.body) if isinstance(x, Parallel)]
+    inner = [x for x in walk.walk(op.body) if isinstance(x, t.Parallel)]
     if scope.level is None or scope.level.kind == "cluster":
         return CLUSTER if any(x.level == BLOCK for x in inner) else BLOCK
     return GROUP if inner else THREAD
 
 
-def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
+def parallel(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     level = inferred_level(op, scope)
     if level.kind == "thread":
         return lanes.parallel(c, op, scope)
@@ -102,13 +92,13 @@ def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
     return blocks(c, op, scope) if level.kind == "block" else groups(c, op, scope, level)
 
 
-def combinations(c: Compiler, op: Parallel) -> Callable[[Frame], Any]:
+def combinations(c: Compiler, op: t.Parallel) -> Callable[[Frame], Any]:
     """The index tuples of ``op``, the last index fastest."""
     extents = [c.value(i.extent) for i in op.indices]
     return lambda f: itertools.product(*(range(max(0, e(f))) for e in extents))
 
 
-def clusters(c: Compiler, op: Parallel, scope: Scope) -> Step:
+def clusters(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     """Clusters one after the other; their blocks as `blocks` has it."""
     indices = [c.slot("scalar", i.name) for i in op.indices]
     each, inner = combinations(c, op), body(c, op.body, replace(scope, level=op.level))
@@ -123,7 +113,7 @@ def clusters(c: Compiler, op: Parallel, scope: Scope) -> Step:
     return Step(run)
 
 
-def blocks(c: Compiler, op: Parallel, scope: Scope) -> Step:
+def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     """Run the blocks one after the other; only blocks of a cluster can communicate."""
     indices = [c.slot("scalar", i.name) for i in op.indices]
     names = [i.name for i in op.indices]
@@ -150,7 +140,7 @@ def blocks(c: Compiler, op: Parallel, scope: Scope) -> Step:
 ALL_THREADS = (0, 1 << 20)
 
 
-def groups(c: Compiler, op: Parallel, scope: Scope, level: Level) -> Step:
+def groups(c: Compiler, op: t.Parallel, scope: Scope, level: Level) -> Step:
     """Instances of a group level: concurrent if one can wait for another, else in order."""
     indices = [c.slot("scalar", i.name) for i in op.indices]
     names = [i.name for i in op.indices]
@@ -205,7 +195,7 @@ def groups(c: Compiler, op: Parallel, scope: Scope, level: Level) -> Step:
 
 
 def outer_state(
-    c: Compiler, op: Parallel
+    c: Compiler, op: t.Parallel
 ) -> tuple[Callable[[Frame, Frame], None], Callable[[Frame, list[Frame]], None]]:
     """Copies variables of the enclosing scope that the body changes to the instances, and back from them.
 
@@ -217,7 +207,7 @@ def outer_state(
     changed = {x.name for op in ops for x in assigned(op)}
     variables = [(n, c.slot("scalar", n)) for n in sorted(changed - inside)]
     diverging = [c.slot("scalar", n) for n in sorted(c.names.diverging)]
-    futures = {x.future for x in ops if isinstance(x, Copy) and x.future is not None}
+    futures = {x.future for x in ops if isinstance(x, t.Copy) and x.future is not None}
     futures |= {n for x in ops for n in rotated(x)}
     handles = [c.slot("future", n) for n in sorted(futures)]
     targets = [v for x in ops for v in written_views(x)]
@@ -256,7 +246,7 @@ def outer_state(
 # ---- loops and branches ------------------------------------------------------------------------------------
 
 
-def for_(c: Compiler, op: For, scope: Scope) -> Step:
+def for_(c: Compiler, op: t.For, scope: Scope) -> Step:
     start, stop, step = c.value(op.start), c.value(op.stop), c.value(op.step)
     slot = c.slot("scalar", op.index.name)
     inner = body(c, op.body, scope)
@@ -284,7 +274,7 @@ def for_(c: Compiler, op: For, scope: Scope) -> Step:
     return Step(coroutine, True) if inner.blocking else Step(run)
 
 
-def while_(c: Compiler, op: While, scope: Scope) -> Step:
+def while_(c: Compiler, op: t.While, scope: Scope) -> Step:
     cond, inner = c.value(op.cond), body(c, op.body, scope)
     if scope.lanes and not inner.blocking:
         return lanes.while_(op, cond, inner)
@@ -302,7 +292,7 @@ def while_(c: Compiler, op: While, scope: Scope) -> Step:
     return Step(coroutine, True) if inner.blocking else Step(run)
 
 
-def if_(c: Compiler, op: If, scope: Scope) -> Step:
+def if_(c: Compiler, op: t.If, scope: Scope) -> Step:
     cond, then, other = c.value(op.cond), body(c, op.then, scope), body(c, op.otherwise, scope)
     if scope.lanes and not (then.blocking or other.blocking):
         return lanes.if_(op, cond, then, other)
@@ -316,7 +306,7 @@ def if_(c: Compiler, op: If, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
-def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
+def in_threads(c: Compiler, op: t.InThreads, scope: Scope) -> Step:
     """A role; siblings synchronise after it unless it is asynchronous."""
     cond = c.value(op.cond)
     role = id(op) if op.asynchronous else -id(op)
@@ -352,20 +342,20 @@ def in_threads(c: Compiler, op: InThreads, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
-def break_(c: Compiler, op: Break, scope: Scope) -> Step:
+def break_(c: Compiler, op: t.Break, scope: Scope) -> Step:
     return lanes.leave(BREAK) if scope.lanes else Step(lambda f: BREAK)
 
 
-def continue_(c: Compiler, op: Continue, scope: Scope) -> Step:
+def continue_(c: Compiler, op: t.Continue, scope: Scope) -> Step:
     return lanes.leave(CONTINUE) if scope.lanes else Step(lambda f: CONTINUE)
 
 
 TABLE = {
-    Parallel: parallel,
-    For: for_,
-    While: while_,
-    If: if_,
-    InThreads: in_threads,
-    Break: break_,
-    Continue: continue_,
+    t.Parallel: parallel,
+    t.For: for_,
+    t.While: while_,
+    t.If: if_,
+    t.InThreads: in_threads,
+    t.Break: break_,
+    t.Continue: continue_,
 }

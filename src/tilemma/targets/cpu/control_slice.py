@@ -14,31 +14,11 @@ from typing import ClassVar
 
 from tilemma.errors import Span
 from tilemma.forking import cached_property
+from tilemma.ir import tile as t
 from tilemma.ir import walk
 from tilemma.ir.effects import Execution, Order, Reads, assigned, declared, read_views, received
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Scalar, Var, binary, const, depends_on, value_of
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import (
-    Apply,
-    Assert,
-    Assign,
-    Body,
-    Break,
-    Continue,
-    Copy,
-    Declare,
-    DeclareEvent,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    Sync,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.types import BLOCK, Level, View
 from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
@@ -46,7 +26,7 @@ from tilemma.targets.cpu.steps import Scope, rendezvous_levels
 
 
 @record
-class Iteration(Op):
+class Iteration(t.Op):
     """The start of an iteration of loop number ``loop`` of the kernel."""
 
     execution: ClassVar[Execution] = Execution.INSTANCE
@@ -55,7 +35,7 @@ class Iteration(Op):
 
 
 @record
-class SiblingBarrier(Op):
+class SiblingBarrier(t.Op):
     """A barrier of sibling instances, at the outermost enclosing level from number ``depth`` on that has some."""
 
     execution: ClassVar[Execution] = Execution.INSTANCE
@@ -64,7 +44,7 @@ class SiblingBarrier(Op):
 
 
 @record
-class Subscripts(Op):
+class Subscripts(t.Op):
     """Check that each view selects an existing copy of its buffer."""
 
     execution: ClassVar[Execution] = Execution.INSTANCE
@@ -82,7 +62,7 @@ class Unknown(Exception):
         self.reason, self.span = reason, span
 
 
-def control_slice(kernel: Kernel) -> Kernel:
+def control_slice(kernel: t.Kernel) -> t.Kernel:
     """The part of ``kernel`` on which its waits depend, for one block (or one cluster) of each grid.
 
     Raises Unknown if data or a scalar parameter decides the waits.
@@ -94,16 +74,16 @@ def control_slice(kernel: Kernel) -> Kernel:
 class _Site:
     """An operation, the enclosing control, its scope in the reference executor, and the level it introduces."""
 
-    op: Op
-    around: tuple[Op, ...]
+    op: t.Op
+    around: tuple[t.Op, ...]
     scope: Scope
     level: Level | None
 
 
-def _sites(body: Body, around: tuple[Op, ...], scope: Scope) -> Iterator[_Site]:
+def _sites(body: t.Body, around: tuple[t.Op, ...], scope: Scope) -> Iterator[_Site]:
     for op in body:
         inner, level = scope, None
-        if isinstance(op, Parallel):
+        if isinstance(op, t.Parallel):
             level = inferred_level(op, scope)
             alone = level.kind == "group" and all(value_of(i.extent) == 1 for i in op.indices)
             if level.kind == "block":
@@ -113,28 +93,28 @@ def _sites(body: Body, around: tuple[Op, ...], scope: Scope) -> Iterator[_Site]:
             else:
                 inner = replace(scope, level=level, lanes=level.kind == "thread")
         yield _Site(op, around, scope, level)
-        if not isinstance(op, Apply):
+        if not isinstance(op, t.Apply):
             for _, nested in walk.bodies(op):
                 yield from _sites(nested, (*around, op), inner)
 
 
-def _followed(op: Op) -> tuple[Expr, ...]:
+def _followed(op: t.Op) -> tuple[Expr, ...]:
     """The expressions that ``op`` evaluates in the control slice."""
     match op:
-        case Parallel():
+        case t.Parallel():
             return tuple(i.extent for i in op.indices)
-        case For():
+        case t.For():
             return op.start, op.stop, op.step
-        case If() | While() | InThreads() | Assert():
+        case t.If() | t.While() | t.InThreads() | t.Assert():
             return (op.cond,)
-        case Declare() | Assign():
+        case t.Declare() | t.Assign():
             return (op.value,)
-        case WaitEvent(event=ref) | TriggerEvent(event=ref) | Copy(event=ref) if ref is not None:
+        case t.WaitEvent(event=ref) | t.TriggerEvent(event=ref) | t.Copy(event=ref) if ref is not None:
             return tuple(e for e in (ref.slot, ref.order) if e is not None)
     return ()
 
 
-def _changed(op: Op) -> str | None:
+def _changed(op: t.Op) -> str | None:
     """The variable that ``op`` assigns."""
     return next((x.name for x in (*declared(op), *assigned(op)) if isinstance(x, Var)), None)
 
@@ -169,7 +149,7 @@ class _Reduced:
                     return self.unknown[x.name]
         return None
 
-    def _why_there(self, around: tuple[Op, ...]) -> str | None:
+    def _why_there(self, around: tuple[t.Op, ...]) -> str | None:
         """The reason why the number of executions inside ``around`` is not known; None if it is known."""
         found = (self.left.get(id(op)) or self._why(*_followed(op)) for op in around)
         return next((why for why in found if why), None)
@@ -186,14 +166,14 @@ class _Reduced:
                         why = why or f"`{name}`, a value of other lanes, decides"
                     if why:
                         self.unknown[name] = why
-                elif isinstance(op, (For, Parallel)) and (why := self._why(*_followed(op))):
-                    for i in op.indices if isinstance(op, Parallel) else (op.index,):
+                elif isinstance(op, (t.For, t.Parallel)) and (why := self._why(*_followed(op))):
+                    for i in op.indices if isinstance(op, t.Parallel) else (op.index,):
                         self.unknown[i.name] = why
-                elif isinstance(op, (Break, Continue)):
-                    inner = max(n for n, p in enumerate(s.around) if isinstance(p, (For, While)))
+                elif isinstance(op, (t.Break, t.Continue)):
+                    inner = max(n for n, p in enumerate(s.around) if isinstance(p, (t.For, t.While)))
                     if why := self._why_there(s.around[inner + 1 :]):
                         self.left[id(s.around[inner])] = why
-                elif isinstance(op, Apply):
+                elif isinstance(op, t.Apply):
                     inside = {_changed(x) for x in walk.walk(op.body)} - {None}
                     self.unknown |= {n: f"elements of `{op.fragment.name}` decide" for n in inside if n}
 
@@ -231,15 +211,15 @@ class _Reduced:
         before = -1
         while before != (before := len(self.kept)):
             for s in self.sites:
-                loops = (p for p in s.around if isinstance(p, (For, While)))
-                leaves = isinstance(s.op, (Break, Continue)) and any(id(p) in self.kept for p in loops)
+                loops = (p for p in s.around if isinstance(p, (t.For, t.While)))
+                leaves = isinstance(s.op, (t.Break, t.Continue)) and any(id(p) in self.kept for p in loops)
                 if id(s.op) not in self.kept and (leaves or _changed(s.op) in self.needed):
                     self._keep(s)
         self._check_clusters()
 
     def _allows(self, s: _Site) -> bool:
         """Whether ``s`` is an assertion on known values: it restricts the shapes with which the program runs."""
-        return isinstance(s.op, Assert) and not s.scope.lanes and not self._why_there((*s.around, s.op))
+        return isinstance(s.op, t.Assert) and not s.scope.lanes and not self._why_there((*s.around, s.op))
 
     def _check_clusters(self) -> None:
         """Refuse operations on other blocks that differ between the blocks of a cluster.
@@ -247,26 +227,26 @@ class _Reduced:
         The reference executor runs these blocks one after the other.
         """
         inside = [s for s in self.sites if s.around and s.level is not None and s.level.kind == "block"]
-        ranks = {i.name for s in inside if isinstance(s.op, Parallel) for i in s.op.indices}
+        ranks = {i.name for s in inside if isinstance(s.op, t.Parallel) for i in s.op.indices}
         for s in self.sites if ranks & self.needed else ():
-            goes = isinstance(s.op, TriggerEvent) and s.op.cluster
-            if goes or (isinstance(s.op, Copy) and s.op.multicast):
+            goes = isinstance(s.op, t.TriggerEvent) and s.op.cluster
+            if goes or (isinstance(s.op, t.Copy) and s.op.multicast):
                 raise Unknown("the place in a cluster decides", s.op.span)
 
     def _synchronises(self, s: _Site) -> bool:
         """Whether threads wait at ``s``, or ``s`` ends a wait."""
         match s.op:
-            case DeclareEvent() | WaitEvent() | TriggerEvent():
+            case t.DeclareEvent() | t.WaitEvent() | t.TriggerEvent():
                 return True
-            case Sync():
+            case t.Sync():
                 return s.op.what == "barrier" and s.scope.siblings is not None
-            case InThreads():
+            case t.InThreads():
                 return not s.op.asynchronous and s.scope.siblings is not None
-            case Copy() if s.op.event is not None:
+            case t.Copy() if s.op.event is not None:
                 return True
-            case For() | While():
+            case t.For() | t.While():
                 # The loop may wait for a value that another thread writes.
-                return id(s.op) in self.left or (isinstance(s.op, While) and self._why(s.op.cond) is not None)
+                return id(s.op) in self.left or (isinstance(s.op, t.While) and self._why(s.op.cond) is not None)
         return id(s.op) in self.rendezvous_sites
 
     def _keep(self, s: _Site) -> None:
@@ -279,50 +259,59 @@ class _Reduced:
 
     # -- replacements -----------------------------------------------------------------------------------------
 
-    def body(self, ops: Body) -> Body:
+    def body(self, ops: t.Body) -> t.Body:
         return tuple(new for op in ops if id(op) in self.kept for new in self._reduced(op))
 
-    def _reduced(self, op: Op) -> Iterator[Op]:
+    def _reduced(self, op: t.Op) -> Iterator[t.Op]:
         match op:
-            case Parallel():
+            case t.Parallel():
                 yield self._parallel(op)
-            case For() | While():
+            case t.For() | t.While():
                 yield from self._loop(op)
-            case If() | InThreads():
+            case t.If() | t.InThreads():
                 yield walk.with_bodies(op, self.body)
-            case TriggerEvent():
+            case t.TriggerEvent():
                 yield replace(op, after=())
-            case Declare() | Assign() | Assert() | Break() | Continue() | DeclareEvent() | WaitEvent() | Sync():
+            case (
+                t.Declare()
+                | t.Assign()
+                | t.Assert()
+                | t.Break()
+                | t.Continue()
+                | t.DeclareEvent()
+                | t.WaitEvent()
+                | t.Sync()
+            ):
                 yield op
             case _:
                 yield from self._data(op)
 
-    def _loop(self, op: For | While) -> Iterator[Op]:
+    def _loop(self, op: t.For | t.While) -> Iterator[t.Op]:
         body = self.body(op.body)
-        if isinstance(op, For) and (value_of(op.step) or 0) > 0 and self._repeats_subscripts(op.index, body):
-            yield If(binary("lt", op.start, op.stop), body)
+        if isinstance(op, t.For) and (value_of(op.step) or 0) > 0 and self._repeats_subscripts(op.index, body):
+            yield t.If(binary("lt", op.start, op.stop), body)
             return
         self.loops += 1
         yield replace(op, body=(Iteration(self.loops, span=op.span), *body))
 
     @staticmethod
-    def _repeats_subscripts(index: Index, body: Body) -> bool:
+    def _repeats_subscripts(index: Index, body: t.Body) -> bool:
         """Whether ``body`` only checks subscripts, with the same values in every iteration over ``index``."""
         views = [v for x in body if isinstance(x, Subscripts) for v in x.views]
         follows = any(v.slot is not None and depends_on(v.slot, {index.name}) for v in views)
         return not follows and all(isinstance(x, Subscripts) for x in body)
 
-    def _data(self, op: Op) -> Iterator[Op]:
+    def _data(self, op: t.Op) -> Iterator[t.Op]:
         depth = self.rendezvous_sites.get(id(op))
         rendezvous = () if depth is None else (SiblingBarrier(depth, span=op.span),)
         if id(op) in self.subscripts:
             yield Subscripts(self.subscripts[id(op)], span=op.span)
         yield from rendezvous
-        if isinstance(op, Copy) and op.event is not None:
+        if isinstance(op, t.Copy) and op.event is not None:
             yield replace(op, asynchronous=True, future=None, after=())
         yield from rendezvous
 
-    def _parallel(self, op: Parallel) -> Parallel:
+    def _parallel(self, op: t.Parallel) -> t.Parallel:
         """Keep one block of independent blocks; the blocks of a cluster may differ in control."""
         level, indices = self.levels[id(op)], op.indices
         if level.kind in ("cluster", "block"):

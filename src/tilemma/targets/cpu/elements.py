@@ -9,18 +9,8 @@ import numpy as np
 
 from tilemma.arithmetic.convert import carrier
 from tilemma.dtypes import DType
+from tilemma.ir import tile
 from tilemma.ir.effects import rotated
-from tilemma.ir.tile import (
-    Alloc,
-    Assert,
-    Assign,
-    Atomic,
-    Copy,
-    Declare,
-    Kernel,
-    Print,
-    SetElement,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import walk
 from tilemma.targets.cpu.arithmetic import scalar_binary
@@ -33,7 +23,7 @@ from tilemma.targets.cpu.tasks import Instance
 from tilemma.targets.cpu.values import from_element
 
 
-def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
+def alloc(c: Compiler, op: tile.Alloc, scope: Scope) -> Step:
     """Shared storage is one for the block; local storage is new for each instance (each lane)."""
     b = op.buffer
     slot = c.slot("buffer", b.name)
@@ -75,14 +65,14 @@ def alloc(c: Compiler, op: Alloc, scope: Scope) -> Step:
     return Step(run)
 
 
-def _rotating(kernel: Kernel) -> set[str]:
+def _rotating(kernel: tile.Kernel) -> set[str]:
     """Names of the buffers that rotated futures write."""
     ops = list(walk(kernel.body))
     futures = {name for op in ops for name in rotated(op)}
-    return {op.dst.base.name for op in ops if isinstance(op, Copy) and op.future in futures}
+    return {op.dst.base.name for op in ops if isinstance(op, tile.Copy) and op.future in futures}
 
 
-def declare(c: Compiler, op: Declare, scope: Scope) -> Step:
+def declare(c: Compiler, op: tile.Declare, scope: Scope) -> Step:
     slot, value = c.slot("scalar", op.var.name), c.expressions.stored(op.value, op.var.dtype)
 
     def run(f: Frame) -> None:
@@ -91,10 +81,10 @@ def declare(c: Compiler, op: Declare, scope: Scope) -> Step:
     return Step(run)
 
 
-def assign(c: Compiler, op: Assign, scope: Scope) -> Step:
+def assign(c: Compiler, op: tile.Assign, scope: Scope) -> Step:
     slot, value = c.slot("scalar", op.var.name), c.expressions.stored(op.value, op.var.dtype)
     if not scope.lanes:
-        return declare(c, Declare(op.var, op.value), scope)
+        return declare(c, tile.Declare(op.var, op.value), scope)
 
     def run(f: Frame) -> None:
         new, mask = value(f), f[MASK]
@@ -103,7 +93,7 @@ def assign(c: Compiler, op: Assign, scope: Scope) -> Step:
     return Step(run)
 
 
-def set_element(c: Compiler, op: SetElement, scope: Scope) -> Step:
+def set_element(c: Compiler, op: tile.SetElement, scope: Scope) -> Step:
     access, value = c.access(op.view), c.expressions.stored(op.value, op.view.dtype)
     return Step(lambda f: access.set_element(f, value(f)))
 
@@ -125,7 +115,7 @@ def _update(name: str, t: DType) -> Callable[[Any, Any, Any], Any]:
     return lambda old, value, compare: f(old, value)
 
 
-def atomic(c: Compiler, op: Atomic, scope: Scope) -> Step:
+def atomic(c: Compiler, op: tile.Atomic, scope: Scope) -> Step:
     """Once for the instance, or lane after lane; the result is each one's old value."""
     access, t = c.access(op.view), op.view.dtype
     value = c.expressions.stored(op.value, t)
@@ -164,7 +154,7 @@ def _text(value: Any, t: DType) -> str:
     return f"{float(value):.9g}" if t.is_float else str(int(value))
 
 
-def print_(c: Compiler, op: Print, scope: Scope) -> Step:
+def print_(c: Compiler, op: tile.Print, scope: Scope) -> Step:
     """Integers as %d, floats as %.9g (enough for f32); by the instance, or by each active lane."""
     parts = [p if isinstance(p, str) else (c.value(p), p.type) for p in op.parts]
     out = c.slot("output", "print")
@@ -188,7 +178,7 @@ def for_each_lane(once: Callable[[Frame], None], scope: Scope) -> Callable[[Fram
     return run
 
 
-def assert_(c: Compiler, op: Assert, scope: Scope) -> Step:
+def assert_(c: Compiler, op: tile.Assert, scope: Scope) -> Step:
     cond = c.value(op.cond)
 
     def run(f: Frame) -> None:
@@ -201,11 +191,11 @@ def assert_(c: Compiler, op: Assert, scope: Scope) -> Step:
 
 
 TABLE = {
-    Alloc: alloc,
-    Declare: declare,
-    Assign: assign,
-    SetElement: set_element,
-    Atomic: atomic,
-    Print: print_,
-    Assert: assert_,
+    tile.Alloc: alloc,
+    tile.Declare: declare,
+    tile.Assign: assign,
+    tile.SetElement: set_element,
+    tile.Atomic: atomic,
+    tile.Print: print_,
+    tile.Assert: assert_,
 }

@@ -16,31 +16,11 @@ import numpy as np
 
 from tilemma.arithmetic.convert import Array
 from tilemma.errors import TilemmaError
+from tilemma.ir import tile as t
 from tilemma.ir import walk
 from tilemma.ir.effects import Execution, assigned, declared, written_views
 from tilemma.ir.expr import Element, Index, Scalar, Var
 from tilemma.ir.expr import walk as walk_expr
-from tilemma.ir.tile import (
-    OPERATIONS,
-    Alloc,
-    Apply,
-    Barrier,
-    Break,
-    Continue,
-    Copy,
-    DeclareFragment,
-    For,
-    If,
-    InThreads,
-    MmaCommit,
-    MmaFence,
-    MmaWait,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitFuture,
-    While,
-)
 from tilemma.ir.types import THREAD, Buffer, Space
 from tilemma.targets.cpu import control
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Diverged, Evaluate, Frame
@@ -50,7 +30,7 @@ from tilemma.targets.cpu.storage import Storage
 from tilemma.targets.cpu.tasks import Coroutine, Instance, Transfer
 
 
-def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
+def parallel(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     """All lanes of a `: thread` level at once."""
     if scope.lanes:
         raise NotInReference(op.span, what="a `: thread` level inside another")
@@ -89,7 +69,7 @@ def parallel(c: Compiler, op: Parallel, scope: Scope) -> Step:
 
 
 def lane_state(
-    c: Compiler, op: Parallel
+    c: Compiler, op: t.Parallel
 ) -> tuple[Callable[[Frame, Frame, int], None], Callable[[Frame, Frame], None]]:
     """As `control.outer_state`: local buffers of the enclosing scope become one for each lane."""
     ops = list(walk.walk(op.body))
@@ -156,7 +136,7 @@ def _narrowed(outer: Array | None, to: Array) -> Array:
     return to if outer is None else outer & to
 
 
-def if_(op: If | InThreads, cond: Evaluate, then: Step, other: Step) -> Step:
+def if_(op: t.If | t.InThreads, cond: Evaluate, then: Step, other: Step) -> Step:
     def run(f: Frame) -> None:
         value = cond(f)
         if not isinstance(value, np.ndarray):
@@ -189,8 +169,8 @@ def leave(kind: str) -> Step:
     return Step(run)
 
 
-def _leaves(op: For | While) -> bool:
-    return any(isinstance(x, (Break, Continue)) for x in walk.walk(op.body))
+def _leaves(op: t.For | t.While) -> bool:
+    return any(isinstance(x, (t.Break, t.Continue)) for x in walk.walk(op.body))
 
 
 def _iterate(f: Frame, condition: Callable[[Frame], Any], iteration: Callable[[Frame], None]) -> None:
@@ -217,7 +197,7 @@ def _iterate(f: Frame, condition: Callable[[Frame], Any], iteration: Callable[[F
         f[MASK], instance.broken = entry, outer_broken
 
 
-def for_(op: For, slot: int, start: Evaluate, stop: Evaluate, step: Evaluate, inner: Step) -> Step:
+def for_(op: t.For, slot: int, start: Evaluate, stop: Evaluate, step: Evaluate, inner: Step) -> Step:
     leaves = _leaves(op)
 
     def run(f: Frame) -> None:
@@ -245,16 +225,16 @@ def for_(op: For, slot: int, start: Evaluate, stop: Evaluate, step: Evaluate, in
     return Step(run)
 
 
-def while_(op: While, cond: Evaluate, inner: Step) -> Step:
+def while_(op: t.While, cond: Evaluate, inner: Step) -> Step:
     return Step(lambda f: _iterate(f, cond, inner.run))
 
 
 # ---- collective statements -----------------------------------------------------------------------------------
 
 
-def mentioned(c: Compiler, op: Op) -> list[tuple[str, int]]:
+def mentioned(c: Compiler, op: t.Op) -> list[tuple[str, int]]:
     """Names and slots of the values and local buffers that ``op`` reads in its expressions."""
-    ops = [op, *walk.walk(op.body)] if isinstance(op, Apply) else [op]
+    ops = [op, *walk.walk(op.body)] if isinstance(op, t.Apply) else [op]
     found: dict[str, int] = {}
     for x in ops:
         for e in walk.expressions(x):
@@ -277,13 +257,13 @@ def lane_dependence(f: Frame, names: list[tuple[str, int]]) -> str | None:
     return None
 
 
-def collective(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
+def collective(c: Compiler, op: t.Op, scope: Scope, step: Step) -> Step:
     """``step`` as a statement of the enclosing group; refused where it depends on the lane.
 
     A wait for copies is also a statement of fewer lanes: the lanes of a level wait for the copies of the level.
     """
     names = mentioned(c, op)
-    whole = not isinstance(op, WaitFuture)
+    whole = not isinstance(op, t.WaitFuture)
 
     def check(f: Frame) -> None:
         through = lane_dependence(f, names)
@@ -331,15 +311,15 @@ def lane_frame(f: Frame, lane: int) -> Frame:
     return g
 
 
-def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
+def each_lane(c: Compiler, op: t.Op, scope: Scope, step: Step) -> Step:
     """``step`` once if it does not depend on the lane, else once for each active lane."""
     names = mentioned(c, op)
-    if isinstance(op, Copy):
+    if isinstance(op, t.Copy):
         for view in (op.src, op.dst):
             if view.base.space is Space.LOCAL:
                 names.append((view.base.name, c.slot("buffer", view.base.name)))
     assert not step.blocking, op
-    future = c.slot("future", op.future) if isinstance(op, Copy) and op.future is not None else None
+    future = c.slot("future", op.future) if isinstance(op, t.Copy) and op.future is not None else None
 
     def run(f: Frame) -> None:
         if lane_dependence(f, names) is None:
@@ -363,9 +343,9 @@ def each_lane(c: Compiler, op: Op, scope: Scope, step: Step) -> Step:
 
 
 # Operations of an instance that lanes may execute by themselves, and those that passes insert.
-_ANYWHERE = (Alloc, DeclareFragment, TriggerEvent, Barrier, MmaFence, MmaCommit, MmaWait)
+_ANYWHERE = (t.Alloc, t.DeclareFragment, t.TriggerEvent, t.Barrier, t.MmaFence, t.MmaCommit, t.MmaWait)
 _TOGETHER = (Execution.COLLECTIVE, Execution.INSTANCE)
-COLLECTIVE: dict[type[Op], Callable[[Compiler, Any, Scope, Step], Step]] = {
-    **{c: collective for c in OPERATIONS if c.execution in _TOGETHER and c not in _ANYWHERE},
-    Copy: each_lane,
+COLLECTIVE: dict[type[t.Op], Callable[[Compiler, Any, Scope, Step], Step]] = {
+    **{c: collective for c in t.OPERATIONS if c.execution in _TOGETHER and c not in _ANYWHERE},
+    t.Copy: each_lane,
 }

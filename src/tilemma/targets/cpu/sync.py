@@ -6,33 +6,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 
+from tilemma.ir import tile as t
 from tilemma.ir import walk
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Select, Unary
 from tilemma.ir.expr import walk as walk_expr
 from tilemma.ir.generations import Disagreement, TriggerSite, arrivals, credits, slots_of
-from tilemma.ir.tile import (
-    Barrier,
-    Body,
-    BulkWait,
-    Commit,
-    Copy,
-    CopyCommit,
-    CopyWait,
-    DeclareEvent,
-    If,
-    InThreads,
-    MmaCommit,
-    MmaFence,
-    MmaWait,
-    Op,
-    Parallel,
-    ProxyFence,
-    SwapFutures,
-    Sync,
-    TriggerEvent,
-    WaitEvent,
-    WaitFuture,
-)
 from tilemma.ir.types import BLOCK, EventRef, Level
 from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
@@ -41,7 +19,7 @@ from tilemma.targets.cpu.faults import EventCount
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Arrival, Block, Coroutine, Instance, Rendezvous, Ring, Transfer
 
-Path = tuple["Op | Otherwise", ...]
+Path = tuple["t.Op | Otherwise", ...]
 Located = Callable[[Frame], tuple[Ring, int, int | None]]
 
 
@@ -69,12 +47,12 @@ def event_place(c: Compiler, ref: EventRef) -> Located:
 # ---- how many triggers make a generation ------------------------------------------------------------------
 
 
-def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
+def sites(body: t.Body, path: Path = ()) -> Iterator[tuple[Path, t.Op]]:
     """Every operation with the control operations around it."""
     for op in body:
         yield path, op
         for name, inner in walk.bodies(op):
-            mark = Otherwise(op) if name == "otherwise" and isinstance(op, If) else op
+            mark = Otherwise(op) if name == "otherwise" and isinstance(op, t.If) else op
             yield from sites(inner, (*path, mark))
 
 
@@ -82,7 +60,7 @@ def sites(body: Body, path: Path = ()) -> Iterator[tuple[Path, Op]]:
 class Otherwise:
     """The path element of the second branch of an `If`."""
 
-    branch: If
+    branch: t.If
 
 
 @record(slots=False)
@@ -103,10 +81,10 @@ def admitted(c: Compiler, path: Path) -> Callable[[Frame], Admitted]:
     Predicates that depend on more than indices of levels, dimensions and arguments are taken to hold.  What
     does not depend on the lane is done by a group together.
     """
-    groups: list[Parallel] = []
-    threads: list[Parallel] = []
+    groups: list[t.Parallel] = []
+    threads: list[t.Parallel] = []
     for p in path:
-        if isinstance(p, Parallel):
+        if isinstance(p, t.Parallel):
             (threads if _level(p).kind == "thread" else groups).append(p)
     predicates = [(x, holds) for x, holds in _predicates(path) if _pure(x)]
     names = {i.name for p in (*groups, *threads) for i in p.indices}
@@ -136,7 +114,7 @@ def admitted(c: Compiler, path: Path) -> Callable[[Frame], Admitted]:
     return reached
 
 
-def _level(p: Parallel) -> Level:
+def _level(p: t.Parallel) -> Level:
     return inferred_level(p, Scope(BLOCK))
 
 
@@ -155,7 +133,7 @@ def _first_thread(combination: tuple[int, ...], counts: list[int], sizes: list[t
 def _predicates(path: Path) -> Iterator[tuple[Expr, bool]]:
     """The conditions of a path, and whether they hold on it."""
     for p in path:
-        if isinstance(p, (If, InThreads)):
+        if isinstance(p, (t.If, t.InThreads)):
             yield p.cond, True
         elif isinstance(p, Otherwise):
             yield p.branch.cond, False
@@ -171,7 +149,7 @@ def _pure(e: Expr) -> bool:
 
 def _role_path(path: Path) -> Path | None:
     """The path as far as the innermost role's body; None outside every role."""
-    inside = [n for n, p in enumerate(path) if isinstance(p, InThreads) and p.asynchronous]
+    inside = [n for n, p in enumerate(path) if isinstance(p, t.InThreads) and p.asynchronous]
     return path[: inside[-1] + 1] if inside else None
 
 
@@ -179,7 +157,7 @@ def _role_path(path: Path) -> Path | None:
 class TriggerPlace:
     """A trigger of the program: the threads that reach it, and its role."""
 
-    op: TriggerEvent
+    op: t.TriggerEvent
     reached: Callable[[Frame], Admitted]
     role: Callable[[Frame], Admitted] | None
 
@@ -189,16 +167,16 @@ class TriggerPlace:
         return TriggerSite(players, slots_of(self.op.event), self.reached(f).threads)
 
 
-def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
+def declare_event(c: Compiler, op: t.DeclareEvent, scope: Scope) -> Step:
     event = op.event
     slot = c.slot("event", event.name)
     places: list[TriggerPlace] = []
     copies: list[Callable[[Frame], Admitted]] = []
     for path, x in sites(_scope_of(c.kernel.body, op)):
-        if isinstance(x, TriggerEvent) and x.event.event.name == event.name:
+        if isinstance(x, t.TriggerEvent) and x.event.event.name == event.name:
             role = _role_path(path)
             places.append(TriggerPlace(x, admitted(c, path), None if role is None else admitted(c, role)))
-        elif isinstance(x, Copy) and x.event is not None and x.event.event.name == event.name:
+        elif isinstance(x, t.Copy) and x.event is not None and x.event.event.name == event.name:
             copies.append(admitted(c, path))
 
     def run(f: Frame) -> None:
@@ -223,7 +201,7 @@ def declare_event(c: Compiler, op: DeclareEvent, scope: Scope) -> Step:
     return Step(run)
 
 
-def _scope_of(body: Body, op: Op) -> Body:
+def _scope_of(body: t.Body, op: t.Op) -> t.Body:
     """The body that holds ``op`` directly."""
     if any(x is op for x in body):
         return body
@@ -238,7 +216,7 @@ def _scope_of(body: Body, op: Op) -> Body:
 # ---- statements --------------------------------------------------------------------------------------------
 
 
-def wait_event(c: Compiler, op: WaitEvent, scope: Scope) -> Step:
+def wait_event(c: Compiler, op: t.WaitEvent, scope: Scope) -> Step:
     place = event_place(c, op.event)
 
     def coroutine(f: Frame) -> Coroutine:
@@ -253,7 +231,7 @@ def wait_event(c: Compiler, op: WaitEvent, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
-def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
+def trigger_event(c: Compiler, op: t.TriggerEvent, scope: Scope) -> Step:
     # The blocks of a cluster do the same with copies of their own of what a multicast shares: each is its own
     # event's only trigger here.
     place = event_place(c, op.event)
@@ -276,7 +254,7 @@ def trigger_event(c: Compiler, op: TriggerEvent, scope: Scope) -> Step:
     return Step(run)
 
 
-def wait_future(c: Compiler, op: WaitFuture, scope: Scope) -> Step:
+def wait_future(c: Compiler, op: t.WaitFuture, scope: Scope) -> Step:
     slots = [c.slot("future", n) for n in op.futures]
 
     def run(f: Frame) -> None:
@@ -289,17 +267,17 @@ def wait_future(c: Compiler, op: WaitFuture, scope: Scope) -> Step:
     return Step(run)
 
 
-def swap_futures(c: Compiler, op: SwapFutures, scope: Scope) -> Step:
+def swap_futures(c: Compiler, op: t.SwapFutures, scope: Scope) -> Step:
     """The handles move on by one name, and with them the buffers that the copies bound to them write."""
     handles = [c.slot("future", n) for n in op.futures]
     targets: dict[str, set[str]] = {n: set() for n in op.futures}
     for x in walk.walk(c.kernel.body):
-        if isinstance(x, Copy) and x.future in targets:
+        if isinstance(x, t.Copy) and x.future in targets:
             targets[x.future].add(x.dst.base.name)
-        elif isinstance(x, Copy) and x.future is None and x.dst.base.name in targets:
+        elif isinstance(x, t.Copy) and x.future is None and x.dst.base.name in targets:
             targets[x.dst.base.name].add(x.dst.base.name)  # a synchronous copy is identified by its buffer's name
     rings = [handles]
-    if all(len(t) == 1 for t in targets.values()):
+    if all(len(target) == 1 for target in targets.values()):
         buffers = [next(iter(targets[n])) for n in op.futures]
         if len(set(buffers)) == len(buffers):
             rings.append([c.slot("buffer", b) for b in buffers])
@@ -313,7 +291,7 @@ def swap_futures(c: Compiler, op: SwapFutures, scope: Scope) -> Step:
     return Step(run)
 
 
-def sync(c: Compiler, op: Sync, scope: Scope) -> Step:
+def sync(c: Compiler, op: t.Sync, scope: Scope) -> Step:
     """A barrier among siblings.  Within one instance the threads run in lockstep here, and fences order nothing
     more."""
     if op.what == "fence" or scope.siblings is None:
@@ -328,7 +306,7 @@ def sync(c: Compiler, op: Sync, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
-def barrier(c: Compiler, op: Barrier, scope: Scope) -> Step:
+def barrier(c: Compiler, op: t.Barrier, scope: Scope) -> Step:
     """A decided barrier of more threads than one instance has: siblings with that many threads in sum
     synchronise."""
     if scope.siblings is None:
@@ -346,37 +324,37 @@ def barrier(c: Compiler, op: Barrier, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
-def copy_commit(c: Compiler, op: CopyCommit, scope: Scope) -> Step:
+def copy_commit(c: Compiler, op: t.CopyCommit, scope: Scope) -> Step:
     return Step(lambda f: f[INSTANCE].block.commit(f[INSTANCE].threads))
 
 
-def copy_wait(c: Compiler, op: CopyWait, scope: Scope) -> Step:
+def copy_wait(c: Compiler, op: t.CopyWait, scope: Scope) -> Step:
     return Step(lambda f: f[INSTANCE].block.wait_groups(f[INSTANCE].threads, op.pending))
 
 
-def bulk_wait(c: Compiler, op: BulkWait, scope: Scope) -> Step:
+def bulk_wait(c: Compiler, op: t.BulkWait, scope: Scope) -> Step:
     return Step(lambda f: f[INSTANCE].block.wait_stores(f[INSTANCE].threads, op.pending))
 
 
-def nothing(c: Compiler, op: Op, scope: Scope) -> Step:
+def nothing(c: Compiler, op: t.Op, scope: Scope) -> Step:
     """Decisions about synchronisation of the hardware, which the reference does not need."""
     return Step(lambda f: None)
 
 
 TABLE = {
-    DeclareEvent: declare_event,
-    WaitEvent: wait_event,
-    TriggerEvent: trigger_event,
-    WaitFuture: wait_future,
-    SwapFutures: swap_futures,
-    Sync: sync,
-    CopyCommit: copy_commit,
-    CopyWait: copy_wait,
-    Barrier: barrier,
-    ProxyFence: nothing,
-    MmaFence: nothing,
-    MmaCommit: nothing,
-    MmaWait: nothing,
-    BulkWait: bulk_wait,
-    Commit: nothing,
+    t.DeclareEvent: declare_event,
+    t.WaitEvent: wait_event,
+    t.TriggerEvent: trigger_event,
+    t.WaitFuture: wait_future,
+    t.SwapFutures: swap_futures,
+    t.Sync: sync,
+    t.CopyCommit: copy_commit,
+    t.CopyWait: copy_wait,
+    t.Barrier: barrier,
+    t.ProxyFence: nothing,
+    t.MmaFence: nothing,
+    t.MmaCommit: nothing,
+    t.MmaWait: nothing,
+    t.BulkWait: bulk_wait,
+    t.Commit: nothing,
 }

@@ -9,34 +9,18 @@ from math import prod
 import numpy as np
 
 from tilemma.atoms import catalogue
+from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, element_reads, touches, variables_set, written_views
 from tilemma.ir.expr import Element, value_of
-from tilemma.ir.tile import (
-    Alloc,
-    Copy,
-    Declare,
-    DeclareEvent,
-    DeclareFragment,
-    For,
-    FragmentRef,
-    Load,
-    Mma,
-    Op,
-    Parallel,
-    Store,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.types import Buffer, Level, Space, View
 from tilemma.passes.scope import WARP, Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.targets.ptx.passes.aliasing import Access, Agent, advanced_loops, loop_name, overlap, same_mapping
 
 
-def is_wgmma(op: Op) -> bool:
+def is_wgmma(op: t.Op) -> bool:
     """Whether ``op`` is a multiply by an asynchronous instruction."""
-    return isinstance(op, Mma) and op.atom is not None and catalogue[op.atom].asynchronous
+    return isinstance(op, t.Mma) and op.atom is not None and catalogue[op.atom].asynchronous
 
 
 def steady_variables(tree: Tree, nodes: list[Node]) -> dict[str, frozenset[str]]:
@@ -49,15 +33,15 @@ def steady_variables(tree: Tree, nodes: list[Node]) -> dict[str, frozenset[str]]
         for v in variables_set(n.op):
             setters.setdefault(v.name, []).append(n)
         written.update(v.base.name for v in written_views(n.op))
-        if isinstance(n.op, Parallel):
+        if isinstance(n.op, t.Parallel):
             inner.update(i.name for i in n.op.indices)
     found = {}
     for name, (first, *others) in setters.items():
         op = first.op
-        if others or not isinstance(op, Declare) or not inner.isdisjoint(tree.dependence.closure({name})):
+        if others or not isinstance(op, t.Declare) or not inner.isdisjoint(tree.dependence.closure({name})):
             continue
         if all(isinstance(x, Element) and _constant(x.view, written) for x in element_reads(op)):
-            loops = (n for n in first.ancestors() if isinstance(n.op, (For, While)))
+            loops = (n for n in first.ancestors() if isinstance(n.op, (t.For, t.While)))
             found[name] = frozenset(loop_name(n) for n in loops)
     return found
 
@@ -73,18 +57,18 @@ class Accesses:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         nodes = list(tree.walk())
-        self._loads: dict[str, list[Load]] = {}
-        self._plans: dict[str, DeclareFragment] = {}
+        self._loads: dict[str, list[t.Load]] = {}
+        self._plans: dict[str, t.DeclareFragment] = {}
         for n in nodes:
-            if isinstance(n.op, Load):
+            if isinstance(n.op, t.Load):
                 self._loads.setdefault(n.op.fragment.name, []).append(n.op)
-            elif isinstance(n.op, DeclareFragment):
+            elif isinstance(n.op, t.DeclareFragment):
                 self._plans[n.op.name] = n.op
-        self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, DeclareEvent)}
+        self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, t.DeclareEvent)}
         self._steady = steady_variables(tree, nodes)
         found = {id(n): list(self._of(n)) for n in nodes}
         for n in nodes:
-            if isinstance(n.op, TriggerEvent) and not n.op.ordered:
+            if isinstance(n.op, t.TriggerEvent) and not n.op.ordered:
                 found[id(n)] = list(self._releases(n, n.op, nodes, found))
         used: dict[str, list[Access]] = {}
         for accesses in found.values():
@@ -116,15 +100,15 @@ class Accesses:
 
     def _of(self, node: Node) -> Iterator[Access]:
         op = node.op
-        if isinstance(op, Copy):
+        if isinstance(op, t.Copy):
             yield from self._copy(node, op)
-        elif isinstance(op, Load):
+        elif isinstance(op, t.Load):
             if op.plan is None or op.plan.method != "descriptor":
                 yield from self._synchronous(node)
-        elif isinstance(op, Mma):
+        elif isinstance(op, t.Mma):
             if op.atom is not None and catalogue[op.atom].asynchronous:
                 yield from self._wgmma(node, op)
-        elif isinstance(op, Alloc):
+        elif isinstance(op, t.Alloc):
             if op.init is not None:
                 yield from self._initialisation(node, op.buffer)
         else:
@@ -133,18 +117,18 @@ class Accesses:
             if isinstance(x, Element):
                 yield from self._memory(node, x.view, False)
             else:
-                yield self._registers(node, FragmentRef(x.fragment, x.index), False)
+                yield self._registers(node, t.FragmentRef(x.fragment, x.index), False)
 
     def _synchronous(self, node: Node) -> Iterator[Access]:
         """The accesses of a synchronous operation: they complete before the next operation begins."""
         for x in touches(node.op):
             write = Effect.WRITE in x.effect
-            if isinstance(x.what, FragmentRef):
+            if isinstance(x.what, t.FragmentRef):
                 yield self._registers(node, x.what, write)
             elif isinstance(x.what, View):
                 yield from self._memory(node, x.what, write, atomic=write and Effect.READ in x.effect)
 
-    def _copy(self, node: Node, op: Copy) -> Iterator[Access]:
+    def _copy(self, node: Node, op: t.Copy) -> Iterator[Access]:
         assert op.plan is not None, op
         level, threads = op.plan.level, op.plan.threads
         if op.plan.engine == "tma":
@@ -158,7 +142,7 @@ class Accesses:
             future = op.future if agent == "cp.async" else None
             yield Access(node, view.base.name, view, write, agent, start, threads, future=future)
 
-    def _by_tma(self, node: Node, op: Copy, level: Level) -> Iterator[Access]:
+    def _by_tma(self, node: Node, op: t.Copy, level: Level) -> Iterator[Access]:
         start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
         if op.dst.base.space is Space.SHARED:
             event = op.event.event.name if op.event is not None else None
@@ -169,11 +153,11 @@ class Accesses:
             yield Access(node, op.dst.base.name, op.dst, True, "bulk", start, 1)
 
     def _releases(
-        self, node: Node, op: TriggerEvent, nodes: list[Node], found: dict[int, list[Access]]
+        self, node: Node, op: t.TriggerEvent, nodes: list[Node], found: dict[int, list[Access]]
     ) -> Iterator[Access]:
         """The shared buffers that a trigger releases: those that the waiting roles access."""
         name = op.event.event.name
-        waits = [n for n in nodes if isinstance(n.op, WaitEvent) and n.op.event.event.name == name]
+        waits = [n for n in nodes if isinstance(n.op, t.WaitEvent) and n.op.event.event.name == name]
         # Threads that both trigger and wait are ordered by program order and by barriers.
         others = [n for n in waits if n.role is not node.role or (n.parent.mask & ~node.parent.mask).any()]
         waiting = {n.role for n in others}
@@ -199,7 +183,7 @@ class Accesses:
                 node, resource, None, write, "thread", start, 1, release=kind, waiters_proxy=proxy  # type: ignore[arg-type]
             )  # fmt: skip
 
-    def _wgmma(self, node: Node, op: Mma) -> Iterator[Access]:
+    def _wgmma(self, node: Node, op: t.Mma) -> Iterator[Access]:
         start, threads = self._collective(node)
         for x in (op.a, op.b, *((op.meta,) if op.meta is not None else ())):
             if isinstance(x, View):
@@ -216,7 +200,7 @@ class Accesses:
     def _memory(self, node: Node, view: View, write: bool, atomic: bool = False) -> Iterator[Access]:
         if view.base.space is Space.LOCAL:
             return
-        if isinstance(node.op, (Load, Store)):
+        if isinstance(node.op, (t.Load, t.Store)):
             start, threads = self._collective(node)
         else:
             start, threads = self._scope(node)
@@ -230,7 +214,7 @@ class Accesses:
             return
         yield Access(node, buffer.name, buffer.whole(), True, "thread", np.arange(count), 1, each=True)
 
-    def _registers(self, node: Node, f: FragmentRef, write: bool) -> Access:
+    def _registers(self, node: Node, f: t.FragmentRef, write: bool) -> Access:
         start, threads = self._collective(node)
         return Access(node, f"%{f.name}", None, write, "thread", start, threads, subscript=f.index)
 
@@ -240,13 +224,13 @@ class Accesses:
         if not chain:
             return np.zeros(1, dtype=np.int64), self.tree.threads
         op = chain[-1].op
-        assert isinstance(op, Parallel) and op.level is not None
+        assert isinstance(op, t.Parallel) and op.level is not None
         return self._starts(node, op.level), op.level.threads
 
     def _collective(self, node: Node) -> tuple[Ints, int]:
         """The instances of the innermost group here; outside every group those of each warp."""
         for p in reversed(node.parent.chain):
-            assert isinstance(p.op, Parallel) and p.op.level is not None
+            assert isinstance(p.op, t.Parallel) and p.op.level is not None
             if p.op.level.kind == "group":
                 return self._starts(node, p.op.level), p.op.level.threads
         return np.arange(0, self.tree.threads, 32, dtype=np.int64), 32
@@ -256,7 +240,7 @@ class Accesses:
         body = node.parent
         for depth in range(len(body.chain), 0, -1):
             op = body.chain[depth - 1].op
-            if isinstance(op, Parallel) and op.level == level:
+            if isinstance(op, t.Parallel) and op.level == level:
                 part = body.partition(depth)
                 return distinct(part[part >= 0])[0]
         return np.zeros(1, dtype=np.int64)

@@ -25,22 +25,9 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma.dtypes import s32
+from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, element_reads, touched_as
 from tilemma.ir.expr import Expr, FragmentElement, add, const, floordiv, maximum, mul, sub, value_of, with_operands
-from tilemma.ir.tile import (
-    Body,
-    Declare,
-    DeclareEvent,
-    DeclareFragment,
-    For,
-    FragmentRef,
-    InThreads,
-    Kernel,
-    Mma,
-    MmaWait,
-    Op,
-    Parallel,
-)
 from tilemma.ir.types import WARPGROUP
 from tilemma.ir.walk import jumps, map_expressions, rewrite, substituted, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
@@ -58,7 +45,7 @@ class AlternateOperandRegisters:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         if not any(is_wgmma(op) for op in walk(kernel.body)):
             return kernel
         return replace(kernel, body=_Loops(Target.of(self.arch), Names.of(kernel.body), log).body(kernel.body, ()))
@@ -70,14 +57,14 @@ class _Loops:
     names: Names
     log: list[Decision]
 
-    def body(self, body: Body, around: tuple[Op, ...]) -> Body:
-        out: list[Op] = []
+    def body(self, body: t.Body, around: tuple[t.Op, ...]) -> t.Body:
+        out: list[t.Op] = []
         for op in body:
             inner = with_bodies(op, lambda x, op=op: self.body(x, (*around, op)))  # type: ignore[misc]
-            out += self.loop(inner, around) if isinstance(inner, For) else (inner,)
+            out += self.loop(inner, around) if isinstance(inner, t.For) else (inner,)
         return tuple(out)
 
-    def loop(self, loop: For, around: tuple[Op, ...]) -> Body:
+    def loop(self, loop: t.For, around: tuple[t.Op, ...]) -> t.Body:
         """``loop``, unrolled by two where that keeps a group in flight."""
         operands = _operands(loop)
         if not operands:
@@ -88,67 +75,67 @@ class _Loops:
             self.log.append(Decision("operand registers", d.name, text, {"sets": 1 if short else 2}, span=d.span))
         return (loop,) if short else _unrolled(loop, self.names)
 
-    def short_of_registers(self, operands: Sequence[DeclareFragment], around: tuple[Op, ...]) -> str:
+    def short_of_registers(self, operands: Sequence[t.DeclareFragment], around: tuple[t.Op, ...]) -> str:
         block = next(
-            op for op in around if isinstance(op, Parallel) and op.level is not None and op.level.depth == 1
+            op for op in around if isinstance(op, t.Parallel) and op.level is not None and op.level.depth == 1
         )
-        declared = {op.name: op for op in walk(around[-1:]) if isinstance(op, DeclareFragment)}
-        kept = {op.name: op for op in walk((block,)) if isinstance(op, DeclareFragment) and op.plan is not None}
+        declared = {op.name: op for op in walk(around[-1:]) if isinstance(op, t.DeclareFragment)}
+        kept = {op.name: op for op in walk((block,)) if isinstance(op, t.DeclareFragment) and op.plan is not None}
         own = {n: d for n, d in kept.items() if d.plan is not None and d.plan.role == "C"} | declared
         needed = registers_with_two_sets(own.values(), operands)
-        threads = max(span_threads(op) for op in walk((block,)) if isinstance(op, Parallel) and op is not block)
+        threads = max(span_threads(op) for op in walk((block,)) if isinstance(op, t.Parallel) and op is not block)
         have = min(self.target.registers_per_thread, self.target.registers_per_sm // threads)
-        if any(isinstance(op, InThreads) and op.asynchronous for op in around) and threads > WARPGROUP.threads:
+        if any(isinstance(op, t.InThreads) and op.asynchronous for op in around) and threads > WARPGROUP.threads:
             left = self.target.registers_per_sm // WARPGROUP.threads - MOVER_REGISTERS
             have = min(MOST_REGISTERS, left // (threads // WARPGROUP.threads - 1))
         return f"a wait for each group: two sets take {needed} registers of {have}" if needed > have else ""
 
 
-def _operands(loop: For) -> list[DeclareFragment]:
+def _operands(loop: t.For) -> list[t.DeclareFragment]:
     """The metadata that an iteration of ``loop`` writes while multiplies of the one before may read it.
 
     None where another operation of the loop waits for all multiplies.
     """
-    multiplies = [op for op in loop.body if isinstance(op, Mma) and is_wgmma(op)]
-    waits = [op for op in walk(loop.body) if isinstance(op, MmaWait)]
+    multiplies = [op for op in loop.body if isinstance(op, t.Mma) and is_wgmma(op)]
+    waits = [op for op in walk(loop.body) if isinstance(op, t.MmaWait)]
     if not multiplies or not waits or any(w.pending != 1 for w in waits) or value_of(loop.step) != 1:
         return []
-    if jumps(loop) or any(isinstance(op, (Declare, DeclareEvent, InThreads)) for op in walk(loop.body)):
+    if jumps(loop) or any(isinstance(op, (t.Declare, t.DeclareEvent, t.InThreads)) for op in walk(loop.body)):
         return []
-    read = {m.meta.name for m in multiplies if isinstance(m.meta, FragmentRef)}
+    read = {m.meta.name for m in multiplies if isinstance(m.meta, t.FragmentRef)}
     sums = {m.acc.name for m in multiplies}
-    if any(not isinstance(op, Mma) and _fragments(op) & sums for op in walk(loop.body)):
+    if any(not isinstance(op, t.Mma) and _fragments(op) & sums for op in walk(loop.body)):
         return []
     held = [
         op
         for op in loop.body
-        if isinstance(op, DeclareFragment) and op.plan is not None and op.plan.residence == "registers"
+        if isinstance(op, t.DeclareFragment) and op.plan is not None and op.plan.residence == "registers"
     ]
-    left = {m.a.name for m in multiplies if isinstance(m.a, FragmentRef)}
+    left = {m.a.name for m in multiplies if isinstance(m.a, t.FragmentRef)}
     return [] if any(op.name in left for op in held) else [op for op in held if op.name in read]
 
 
-def _fragments(op: Op) -> set[str]:
+def _fragments(op: t.Op) -> set[str]:
     touches = (*touched_as(op, Effect.READ), *touched_as(op, Effect.WRITE))
-    used = {x.name for x in touches if isinstance(x, FragmentRef)}
+    used = {x.name for x in touches if isinstance(x, t.FragmentRef)}
     return used | {x.fragment for x in element_reads(op) if isinstance(x, FragmentElement)}
 
 
 # ---- unrolling ---------------------------------------------------------------------------------------------
 
 
-def _unrolled(loop: For, names: Names) -> Body:
+def _unrolled(loop: t.For, names: Names) -> t.Body:
     i = loop.index
     trips = maximum(sub(loop.stop, loop.start), const(0, s32))
     end = add(loop.start, mul(floordiv(trips, 2), 2))
-    own = {op.name for op in walk(loop.body) if isinstance(op, DeclareFragment)}
+    own = {op.name for op in walk(loop.body) if isinstance(op, t.DeclareFragment)}
     second = substituted(_renamed(loop.body, {n: f"{n}.second" for n in own}), {i.name: add(i, const(1))})
     second = tuple(names.renamed(op) for op in second)
     last = replace(loop, start=end, body=_renamed(loop.body, {n: f"{n}.last" for n in own}))
     return (replace(loop, stop=end, step=const(2), body=(*loop.body, *second)), names.renamed(last))
 
 
-def _renamed(body: Body, names: dict[str, str]) -> Body:
+def _renamed(body: t.Body, names: dict[str, str]) -> t.Body:
     """``body`` with other registers: fragments by their new ``names``."""
 
     def renamed(e: Expr) -> Expr:
@@ -156,13 +143,13 @@ def _renamed(body: Body, names: dict[str, str]) -> Body:
         known = names.get(e.fragment) if isinstance(e, FragmentElement) else None
         return e if known is None else replace(e, fragment=known)  # type: ignore[call-arg]
 
-    def changed(op: Op) -> Op:
+    def changed(op: t.Op) -> t.Op:
         changes: dict[str, Any] = {}
         for f in dataclasses.fields(op):
             value = getattr(op, f.name)
-            if isinstance(value, FragmentRef) and value.name in names:
+            if isinstance(value, t.FragmentRef) and value.name in names:
                 changes[f.name] = replace(value, name=names[value.name])
-        if isinstance(op, DeclareFragment):
+        if isinstance(op, t.DeclareFragment):
             changes["name"] = names[op.name]
         return map_expressions(with_fields(op, changes), renamed)
 

@@ -6,25 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilemma.ir import tile as t
 from tilemma.ir.expr import Var
 from tilemma.ir.expr import walk as walk_expression
-from tilemma.ir.tile import (
-    Assign,
-    BulkWait,
-    Copy,
-    Declare,
-    DeclareEvent,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Mma,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import WARPGROUP, EventRef, Space
 from tilemma.ir.walk import expressions, rewrite_blocks, walk
@@ -49,24 +33,24 @@ class AssignRoles:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         dependence = Dependence(kernel.body)
         return rewrite_blocks(kernel, lambda block: self._block(block, dependence, log))
 
-    def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
+    def _block(self, block: t.Parallel, dependence: Dependence, log: list[Decision]) -> t.Op:
         tree = Tree(block, dependence)
-        roles = [n for n in tree.walk() if isinstance(n.op, InThreads) and _outermost(n)]
+        roles = [n for n in tree.walk() if isinstance(n.op, t.InThreads) and _outermost(n)]
         for node in tree.walk():
             if _executed_by_whole_groups(node) and _one_thread_does(node, tree):
-                assert isinstance(node.op, InThreads)
+                assert isinstance(node.op, t.InThreads)
                 node.op = replace(node.op, solo=True)
                 log.append(Decision("roles", _where(node), "one elected thread", span=node.op.span))
         self._registers(block, tree, roles, log)
         return tree.rebuilt()
 
-    def _registers(self, block: Parallel, tree: Tree, roles: list[Node], log: list[Decision]) -> None:
+    def _registers(self, block: t.Parallel, tree: Tree, roles: list[Node], log: list[Decision]) -> None:
         target = Target.of(self.arch)
-        parts = [(n, n.inner[0].mask) for n in roles if isinstance(n.op, InThreads) and n.op.asynchronous]
+        parts = [(n, n.inner[0].mask) for n in roles if isinstance(n.op, t.InThreads) and n.op.asynchronous]
         whole = all(_warpgroups(mask) for _, mask in parts) and tree.threads % WARPGROUP.threads == 0
         apart = sum(mask.astype(int) for _, mask in parts) if parts else np.zeros(1)
         if not target.has("setmaxnreg") or not whole or np.any(apart > 1) or block.max_registers is not None:
@@ -84,22 +68,22 @@ class AssignRoles:
         if many <= entry or min(few.values()) >= entry:
             return
         for n, k in [*few.items(), *((n, many) for n in heavy)]:
-            assert isinstance(n.op, InThreads)
+            assert isinstance(n.op, t.InThreads)
             n.op = replace(n.op, registers=k)
             text = f"{k} registers a thread (setmaxnreg; {entry} at the start)"
             log.append(Decision("roles", _where(n), text, {"registers": k, "entry": entry}, span=n.op.span))
 
 
 def _outermost(node: Node) -> bool:
-    return not any(isinstance(a.op, (InThreads, For, While, If)) for a in list(node.ancestors())[1:])
+    return not any(isinstance(a.op, (t.InThreads, t.For, t.While, t.If)) for a in list(node.ancestors())[1:])
 
 
 def _executed_by_whole_groups(node: Node) -> bool:
     """Whether ``node`` is an asynchronous role, in no other, that whole groups get to together."""
     op, body = node.op, node.parent
-    if not isinstance(op, InThreads) or not op.asynchronous or body.role is not None:
+    if not isinstance(op, t.InThreads) or not op.asynchronous or body.role is not None:
         return False
-    levels = [p.op.level for p in body.chain if isinstance(p.op, Parallel)]
+    levels = [p.op.level for p in body.chain if isinstance(p.op, t.Parallel)]
     by_threads = any(level is not None and level.kind == "thread" for level in levels)
     return not by_threads and node.inner[0].uniform(len(body.chain))
 
@@ -116,44 +100,44 @@ def _size(node: Node) -> int:
     return int(node.inner[0].mask.sum())
 
 
-def _solo(op: Op) -> bool:
-    return isinstance(op, InThreads) and op.solo
+def _solo(op: t.Op) -> bool:
+    return isinstance(op, t.InThreads) and op.solo
 
 
-def _multiplies(op: Op) -> bool:
-    return any(isinstance(x, Mma) for x in walk((op,)))
+def _multiplies(op: t.Op) -> bool:
+    return any(isinstance(x, t.Mma) for x in walk((op,)))
 
 
 def _where(node: Node) -> str:
-    assert isinstance(node.op, InThreads)
+    assert isinstance(node.op, t.InThreads)
     return f"inthreads ({describe(node.op.cond)})"
 
 
 def _one_thread_does(node: Node, tree: Tree) -> bool:
     """Whether the role needs one thread of each instance only, and no other thread reads its variables."""
     inside = node.subtree()[1:]
-    declared = {n.op.var.name for n in inside if isinstance(n.op, Declare)}
+    declared = {n.op.var.name for n in inside if isinstance(n.op, t.Declare)}
     mine = {id(n) for n in inside}
     again = not _outermost(node)
-    by_one = {n.op.event.name for n in tree.walk() if isinstance(n.op, DeclareEvent) and n.op.by == "instance"}
+    by_one = {n.op.event.name for n in tree.walk() if isinstance(n.op, t.DeclareEvent) and n.op.by == "instance"}
     for n in inside:
         match n.op:
-            case For() | While() | Declare():
+            case t.For() | t.While() | t.Declare():
                 pass
-            case If() | InThreads() if _same_for_all(n, node):
+            case t.If() | t.InThreads() if _same_for_all(n, node):
                 pass
-            case BulkWait() if not again:
+            case t.BulkWait() if not again:
                 pass
-            case Assign(var=v) if v.name in declared or not _read_elsewhere(v, node, mine, tree):
+            case t.Assign(var=v) if v.name in declared or not _read_elsewhere(v, node, mine, tree):
                 pass
-            case Copy(plan=plan, dst=dst) if again and plan is not None and dst.base.space is not Space.SHARED:
+            case t.Copy(plan=plan, dst=dst) if again and plan is not None and dst.base.space is not Space.SHARED:
                 # The wait for a store by TMA follows the loop, where the group's first thread executes it.
                 return False
-            case TriggerEvent(event=ref) if ref.event.name in by_one:
+            case t.TriggerEvent(event=ref) if ref.event.name in by_one:
                 pass
-            case Copy(plan=plan) if plan is not None and plan.engine == "tma":
+            case t.Copy(plan=plan) if plan is not None and plan.engine == "tma":
                 pass
-            case WaitEvent(event=EventRef() as ref) if not _waited_elsewhere(ref.event.name, n, mine, tree):
+            case t.WaitEvent(event=EventRef() as ref) if not _waited_elsewhere(ref.event.name, n, mine, tree):
                 pass
             case _:
                 return False
@@ -186,7 +170,7 @@ def _read_elsewhere(variable: Var, node: Node, mine: set[int], tree: Tree) -> bo
         for n in tree.walk()
         if id(n) not in mine and bool((n.parent.mask & node.inner[0].mask).any())
         for e in expressions(n.op)
-        if not (isinstance(n.op, (Assign, Declare)) and e is n.op.var)
+        if not (isinstance(n.op, (t.Assign, t.Declare)) and e is n.op.var)
         for x in walk_expression(e)
     )
 
@@ -195,7 +179,7 @@ def _waited_elsewhere(name: str, node: Node, mine: set[int], tree: Tree) -> bool
     """Whether the role's threads count the event's generations outside the role too."""
     return any(
         id(n) not in mine
-        and isinstance(n.op, WaitEvent)
+        and isinstance(n.op, t.WaitEvent)
         and n.op.event.event.name == name
         and bool((n.parent.mask & node.parent.mask).any())
         for n in tree.walk()

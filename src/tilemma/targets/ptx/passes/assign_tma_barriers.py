@@ -9,24 +9,10 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 
 from tilemma.errors import CompileError
+from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, Var, const
 from tilemma.ir.expr import walk as expressions_in
-from tilemma.ir.tile import (
-    Assign,
-    Body,
-    Copy,
-    Declare,
-    DeclareEvent,
-    For,
-    If,
-    Kernel,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    WaitFuture,
-)
 from tilemma.ir.types import Event, EventRef
 from tilemma.ir.walk import rewrite, rewrite_blocks, walk
 from tilemma.passes.decision import Decision
@@ -50,25 +36,25 @@ class AssignTmaBarriers:
     Futures that swaps exchange share a ring of events; a variable holds the slot of each name and rotates with it.
     """
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises MulticastApart."""
-        signalled = {f for op in walk(kernel.body) if isinstance(op, TriggerEvent) for f in op.after}
+        signalled = {f for op in walk(kernel.body) if isinstance(op, t.TriggerEvent) for f in op.after}
         for site in sites(kernel.body):
-            if isinstance(site.op, Copy) and _in_step(site.op) and site.op.future not in signalled:
+            if isinstance(site.op, t.Copy) and _in_step(site.op) and site.op.future not in signalled:
                 _check_in_step(site)
         return rewrite_blocks(kernel, lambda block: _Binding(block).bound())
 
 
-def _in_step(op: Copy) -> bool:
+def _in_step(op: t.Copy) -> bool:
     """A multicast without an event: nothing tells a block that the others have read what it overwrites."""
     return op.plan is not None and bool(op.plan.peers) and op.event is None
 
 
 def _check_in_step(site: Site) -> None:
     """MulticastApart unless all threads of all blocks of the cluster reach the copy equally often."""
-    assert isinstance(site.op, Copy)
+    assert isinstance(site.op, t.Copy)
     parents = site.parents[site.parents.index(site.block) + 1 :] if site.block is not None else ()
-    loops = {p.index.name for p in parents if isinstance(p, For)}
+    loops = {p.index.name for p in parents if isinstance(p, t.For)}
 
     def uniform(e: Expr) -> bool:
         """Whether ``e`` has one value in all threads of the cluster."""
@@ -78,14 +64,14 @@ def _check_in_step(site: Site) -> None:
         )
 
     for p in parents:
-        control = (p.start, p.stop, p.step) if isinstance(p, For) else (p.cond,) if isinstance(p, If) else None
+        control = (p.start, p.stop, p.step) if isinstance(p, t.For) else (p.cond,) if isinstance(p, t.If) else None
         if control is None or not all(map(uniform, control)):
             raise MulticastApart(site.op.span, dst=site.op.dst.base.name)
 
 
-def by_tma(op: Op) -> bool:
+def by_tma(op: t.Op) -> bool:
     """Whether ``op`` is a load by TMA."""
-    return isinstance(op, Copy) and op.plan is not None and op.plan.engine == "tma" and tensor_copies.is_load(op)
+    return isinstance(op, t.Copy) and op.plan is not None and op.plan.engine == "tma" and tensor_copies.is_load(op)
 
 
 @record(frozen=False, slots=False)
@@ -93,16 +79,16 @@ class _Binding:
     """``events``: the new events of the block; ``refs``: the event of each load's future; ``slots``: for futures
     that swaps exchange, the variable that holds the slot of each."""
 
-    block: Parallel
-    events: list[Op] = field(default_factory=list)
+    block: t.Parallel
+    events: list[t.Op] = field(default_factory=list)
     refs: dict[str, EventRef] = field(default_factory=dict)
     slots: dict[str, Var] = field(default_factory=dict)
 
-    def bound(self) -> Parallel:
+    def bound(self) -> t.Parallel:
         ops = list(walk(self.block.body))
-        triggered = {f: op.event for op in ops if isinstance(op, TriggerEvent) for f in op.after}
-        awaited = {f for op in ops if isinstance(op, WaitFuture) for f in op.futures}
-        loads = [op for op in ops if isinstance(op, Copy) and by_tma(op) and op.event is None]
+        triggered = {f: op.event for op in ops if isinstance(op, t.TriggerEvent) for f in op.after}
+        awaited = {f for op in ops if isinstance(op, t.WaitFuture) for f in op.futures}
+        loads = [op for op in ops if isinstance(op, t.Copy) and by_tma(op) and op.event is None]
         for group in _groups(ops, {op.future for op in loads}):
             self._ring(group)
             awaited |= set(group) if awaited & set(group) else set()
@@ -116,36 +102,36 @@ class _Binding:
         body = rewrite(self.block.body, self._bind)
         return replace(self.block, body=(*self.events, *body))
 
-    def _event(self, op: Copy) -> EventRef:
+    def _event(self, op: t.Copy) -> EventRef:
         event = Event(f"{op.future or op.dst.base.name}.arrival{len(self.events)}")
-        self.events.append(DeclareEvent(event, span=op.span))
+        self.events.append(t.DeclareEvent(event, span=op.span))
         return EventRef(event)
 
     def _ring(self, group: list[str]) -> None:
         event = Event(f"{group[0]}.arrivals", len(group))
-        self.events.append(DeclareEvent(event, span=self.block.span))
+        self.events.append(t.DeclareEvent(event, span=self.block.span))
         for i, name in enumerate(group):
             var = self.slots[name] = Var(f"{name}.slot", const(0).type)
-            self.events.append(Declare(var, const(i), span=self.block.span))
+            self.events.append(t.Declare(var, const(i), span=self.block.span))
             self.refs[name] = EventRef(event, slot=var)
 
-    def _bind(self, op: Op) -> Op | Body:
+    def _bind(self, op: t.Op) -> t.Op | t.Body:
         match op:
-            case TriggerEvent(after=after) if after:
+            case t.TriggerEvent(after=after) if after:
                 rest = tuple(f for f in after if f not in self.triggered)
                 trigger = replace(op, after=())
-                return (WaitFuture(rest, span=op.span), trigger) if rest else trigger
-            case Copy() if by_tma(op) and op.event is None:
+                return (t.WaitFuture(rest, span=op.span), trigger) if rest else trigger
+            case t.Copy() if by_tma(op) and op.event is None:
                 return self._load(op)
-            case WaitFuture(futures=names) if set(names) & set(self.refs):
+            case t.WaitFuture(futures=names) if set(names) & set(self.refs):
                 rest = tuple(n for n in names if n not in self.refs)
-                waits: Body = tuple(WaitEvent(self.refs[n], span=op.span) for n in names if n in self.refs)
+                waits: t.Body = tuple(t.WaitEvent(self.refs[n], span=op.span) for n in names if n in self.refs)
                 return (*waits, replace(op, futures=rest)) if rest else waits
         if (names := rotated(op)) and set(names) <= set(self.slots):
             return (op, *self._rotation(names, op))
         return op
 
-    def _load(self, op: Copy) -> Op | Body:
+    def _load(self, op: t.Copy) -> t.Op | t.Body:
         if op.future in self.triggered:
             return replace(op, event=self.triggered[op.future], future=None)
         op = _stepping(op)
@@ -153,24 +139,24 @@ class _Binding:
             # A copy keeps its future if swaps exchange it: `Rotations` finds the buffers of swapped names by it.
             kept = op.future if op.future in self.slots else None
             ref = self.refs[op.future]
-            return replace(op, asynchronous=True, event=ref, future=kept), TriggerEvent(ref, span=op.span)
+            return replace(op, asynchronous=True, event=ref, future=kept), t.TriggerEvent(ref, span=op.span)
         ref = self._event(op)
-        trigger, wait = TriggerEvent(ref, span=op.span), WaitEvent(ref, span=op.span)
+        trigger, wait = t.TriggerEvent(ref, span=op.span), t.WaitEvent(ref, span=op.span)
         return replace(op, asynchronous=True, event=ref), trigger, wait
 
-    def _rotation(self, names: tuple[str, ...], op: Op) -> Iterator[Op]:
+    def _rotation(self, names: tuple[str, ...], op: t.Op) -> Iterator[t.Op]:
         slots = [self.slots[n] for n in names]
         first = Var(f"{names[0]}.first", slots[0].dtype)
-        yield Declare(first, slots[0], span=op.span)
+        yield t.Declare(first, slots[0], span=op.span)
         for to, source in zip(slots, (*slots[1:], first), strict=True):
-            yield Assign(to, source, span=op.span)
+            yield t.Assign(to, source, span=op.span)
 
 
-def _stepping(op: Copy) -> Copy:
+def _stepping(op: t.Copy) -> t.Copy:
     return replace(op, plan=replace(op.plan, in_step=True)) if op.plan is not None and op.plan.peers else op
 
 
-def _groups(ops: list[Op], loads: set[str | None]) -> list[list[str]]:
+def _groups(ops: list[t.Op], loads: set[str | None]) -> list[list[str]]:
     """The futures of loads that swaps exchange among each other."""
     groups: list[list[str]] = []
     for op in ops:

@@ -9,23 +9,9 @@ from __future__ import annotations
 from dataclasses import field, replace
 
 from tilemma.errors import CompileError, Note
+from tilemma.ir import tile as t
 from tilemma.ir.effects import element_reads
 from tilemma.ir.expr import FragmentElement
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    Commit,
-    For,
-    If,
-    Kernel,
-    Mma,
-    Op,
-    Reduce,
-    ScaleMma,
-    Store,
-    WaitFuture,
-    While,
-)
 from tilemma.ir.tiles import written
 from tilemma.ir.walk import bodies, rewrite, walk
 from tilemma.passes.advice import for_wait
@@ -53,32 +39,32 @@ class MultiplyNeverAwaited(CompileError):
 class _Order:
     """A walk in program order: the multiplies not yet waited for, by accumulator, and the futures waited for."""
 
-    pending: dict[str, Mma] = field(default_factory=dict)
+    pending: dict[str, t.Mma] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
 
-    def visit(self, body: Body) -> None:
+    def visit(self, body: t.Body) -> None:
         for op in body:
             match op:
-                case Mma(future=str()):
+                case t.Mma(future=str()):
                     self.pending[op.acc.name] = op
-                case WaitFuture(futures=names):
+                case t.WaitFuture(futures=names):
                     self.awaited |= set(names)
                     self.pending = {a: m for a, m in self.pending.items() if m.future not in names}
-                case Store(fragment=ref) | Apply(fragment=ref) | ScaleMma(acc=ref) | Reduce(src=ref):
+                case t.Store(fragment=ref) | t.Apply(fragment=ref) | t.ScaleMma(acc=ref) | t.Reduce(src=ref):
                     self._read(ref.name, op)
             for x in element_reads(op):
                 if isinstance(x, FragmentElement):
                     self._read(x.fragment, op)
-            if isinstance(op, If):
+            if isinstance(op, t.If):
                 before = self.pending
                 ways = [self._way(inner, before) for _, inner in bodies(op)]
                 self.pending = {a: m for way in ways for a, m in way.items()}
                 continue
             for _, inner in bodies(op):
-                for _ in range(2 if isinstance(op, (For, While)) else 1):
+                for _ in range(2 if isinstance(op, (t.For, t.While)) else 1):
                     self.visit(inner)
 
-    def _read(self, name: str, op: Op) -> None:
+    def _read(self, name: str, op: t.Op) -> None:
         """Raises AccumulatorNotAwaited where ``op`` reads the register tile ``name`` too early."""
         if name in self.pending:
             multiply = self.pending[name]
@@ -86,7 +72,7 @@ class _Order:
             notes = [Note("the multiply", multiply.span)]
             raise AccumulatorNotAwaited(op.span, name=name, remedy=remedy, notes=notes)
 
-    def _way(self, body: Body, before: dict[str, Mma]) -> dict[str, Mma]:
+    def _way(self, body: t.Body, before: dict[str, t.Mma]) -> dict[str, t.Mma]:
         """The multiplies that are pending after one branch of an `if`."""
         self.pending = dict(before)
         self.visit(body)
@@ -97,9 +83,9 @@ class _Order:
 class AwaitMultiplies:
     """Checks and removes the futures of multiplies."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises AccumulatorNotAwaited or MultiplyNeverAwaited."""
-        multiplies = [op for op in walk(kernel.body) if isinstance(op, Mma) and op.future is not None]
+        multiplies = [op for op in walk(kernel.body) if isinstance(op, t.Mma) and op.future is not None]
         if not multiplies:
             return kernel
         order = _Order()
@@ -109,11 +95,11 @@ class AwaitMultiplies:
                 raise MultiplyNeverAwaited(m.span, name=m.acc.name)
         futures = {m.future for m in multiplies}
 
-        def strip(op: Op) -> Op | Body:
-            if isinstance(op, Mma) and op.future is not None:
+        def strip(op: t.Op) -> t.Op | t.Body:
+            if isinstance(op, t.Mma) and op.future is not None:
                 # A group of its own: a wait for an older multiply leaves this one under way.
-                return replace(op, future=None), Commit(span=op.span)
-            if isinstance(op, WaitFuture):
+                return replace(op, future=None), t.Commit(span=op.span)
+            if isinstance(op, t.WaitFuture):
                 rest = tuple(f for f in op.futures if f not in futures)
                 return replace(op, futures=rest) if rest else ()
             return op

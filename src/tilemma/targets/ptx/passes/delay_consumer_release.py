@@ -23,31 +23,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.dtypes import s32
+from tilemma.ir import tile as t
 from tilemma.ir.effects import written_views
 from tilemma.ir.expr import Binary, Cast, Const, Dim, Expr, Index, Scalar, Var, binary, const, value_of
-from tilemma.ir.tile import (
-    Alloc,
-    Assign,
-    Body,
-    Commit,
-    Copy,
-    Declare,
-    For,
-    FragmentRef,
-    If,
-    InThreads,
-    Kernel,
-    Load,
-    Mma,
-    MmaWait,
-    Op,
-    Parallel,
-    ProxyFence,
-    Sync,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.types import GROUP, EventRef, View
 from tilemma.ir.walk import bodies, jumps, rewrite, touched, walk, with_fields
 from tilemma.passes.decision import Decision
@@ -55,7 +33,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import is_wgmma
 from tilemma.targets.ptx.passes.unify_ring_parity import is_next_slot, is_step
 
-Loop = For | While
+Loop = t.For | t.While
 
 
 @record(slots=False)
@@ -66,56 +44,56 @@ class DelayConsumerRelease:
     triggers another one, and the threads that wait for it are in another role.
     """
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         if not any(is_wgmma(op) for op in walk(kernel.body)):
             # mma.sync is synchronous: there is nothing to wait for.
-            return replace(kernel, body=rewrite(kernel.body, lambda op: () if isinstance(op, MmaWait) else op))
+            return replace(kernel, body=rewrite(kernel.body, lambda op: () if isinstance(op, t.MmaWait) else op))
         roles = list(_roles(kernel.body))
-        loads = {op.fragment.name: op.src for op in walk(kernel.body) if isinstance(op, Load)}
+        loads = {op.fragment.name: op.src for op in walk(kernel.body) if isinstance(op, t.Load)}
         return replace(kernel, body=_Releases(roles, loads, log, itertools.count()).body(kernel.body, None))
 
 
-def _roles(body: Body, role: InThreads | None = None) -> Iterator[tuple[InThreads | None, Op]]:
+def _roles(body: t.Body, role: t.InThreads | None = None) -> Iterator[tuple[t.InThreads | None, t.Op]]:
     """Every operation with the outermost asynchronous role around it."""
     for op in body:
         yield role, op
-        inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
+        inside = role or (op if isinstance(op, t.InThreads) and op.asynchronous else None)
         for _, inner in bodies(op):
             yield from _roles(inner, inside)
 
 
 @record(slots=False)
 class _Releases:
-    roles: list[tuple[InThreads | None, Op]]
+    roles: list[tuple[t.InThreads | None, t.Op]]
     loads: dict[str, View]
     log: list[Decision]
     numbers: Iterator[int]
 
-    def body(self, body: Body, role: InThreads | None) -> Body:
-        out: list[Op] = []
+    def body(self, body: t.Body, role: t.InThreads | None) -> t.Body:
+        out: list[t.Op] = []
         body = _trusted(body)
         for op in body:
-            inside = role or (op if isinstance(op, InThreads) and op.asynchronous else None)
+            inside = role or (op if isinstance(op, t.InThreads) and op.asynchronous else None)
             changes = {name: self.body(inner, inside) for name, inner in bodies(op)}
             new = with_fields(op, changes)
-            if isinstance(new, (For, While)) and inside is not None:
+            if isinstance(new, (t.For, t.While)) and inside is not None:
                 out += self._loop(new, inside)
             else:
                 out.append(new)
         return tuple(out)
 
-    def _loop(self, loop: Loop, role: InThreads) -> Body:
+    def _loop(self, loop: Loop, role: t.InThreads) -> t.Body:
         last = max((i for i, op in enumerate(loop.body) if _multiplies_here(op)), default=None)
         if last is None:
             return (loop,)
         read = {v.base.name for op in walk(loop.body[: last + 1]) for v in self._operands(op)}
         end = last + 1
-        while end < len(loop.body) and isinstance(loop.body[end], (Commit, TriggerEvent)):
+        while end < len(loop.body) and isinstance(loop.body[end], (t.Commit, t.TriggerEvent)):
             end += 1
         deferred = [
             op
             for op in loop.body[last + 1 : end]
-            if isinstance(op, TriggerEvent) and self._releases(op, read, role) and self._may_wait(op, loop, role)
+            if isinstance(op, t.TriggerEvent) and self._releases(op, read, role) and self._may_wait(op, loop, role)
         ]
         if not deferred:
             return (loop,)
@@ -129,8 +107,8 @@ class _Releases:
         themselves: the copies that overwrite it are of the async proxy, and only multiplies need no fence.  One
         thread releases the buffer for its warp, whose threads therefore meet there."""
 
-        def by_threads(op: Op) -> bool:
-            if isinstance(op, (Mma, Load, Alloc)) or (isinstance(op, Copy) and op.engine == "tma"):
+        def by_threads(op: t.Op) -> bool:
+            if isinstance(op, (t.Mma, t.Load, t.Alloc)) or (isinstance(op, t.Copy) and op.engine == "tma"):
                 return False
             return any(v.base.name in read for v in touched(op))
 
@@ -138,27 +116,27 @@ class _Releases:
         if at is None:
             return loop
         span = loop.body[at].span
-        meet = (ProxyFence(span=span), Sync("barrier", GROUP, span=span))
+        meet = (t.ProxyFence(span=span), t.Sync("barrier", GROUP, span=span))
         return replace(loop, body=(*loop.body[: at + 1], *meet, *loop.body[at + 1 :]))
 
-    def _operands(self, op: Op) -> Iterator[View]:
-        if isinstance(op, Mma):
+    def _operands(self, op: t.Op) -> Iterator[View]:
+        if isinstance(op, t.Mma):
             for x in (op.a, op.b):
                 if isinstance(x, View):
                     yield x
-                elif isinstance(x, FragmentRef) and x.name in self.loads:
+                elif isinstance(x, t.FragmentRef) and x.name in self.loads:
                     yield self.loads[x.name]
 
-    def _releases(self, op: TriggerEvent, read: set[str], role: InThreads) -> bool:
+    def _releases(self, op: t.TriggerEvent, read: set[str], role: t.InThreads) -> bool:
         """Whether the roles that wait for the event write buffers that the multiplies read."""
         name = op.event.event.name
-        waiting = [r for r, w in self.roles if isinstance(w, WaitEvent) and w.event.event.name == name]
+        waiting = [r for r, w in self.roles if isinstance(w, t.WaitEvent) and w.event.event.name == name]
         if role in waiting or None in waiting:
             return False
         written = {v.base.name for r, o in self.roles if r in waiting for v in written_views(o)}
         return bool(written & read)
 
-    def _may_wait(self, op: TriggerEvent, loop: Loop, role: InThreads) -> bool:
+    def _may_wait(self, op: t.TriggerEvent, loop: Loop, role: t.InThreads) -> bool:
         name = op.event.event.name
         why = ""
         if op.event.event.slots < 2:
@@ -173,61 +151,65 @@ class _Releases:
         return not why
 
 
-def _trusted(body: Body) -> Body:
+def _trusted(body: t.Body) -> t.Body:
     """Marks triggers directly after a `mma_wait` of the program with pending batches: the program orders them."""
-    out: list[Op] = []
+    out: list[t.Op] = []
     after = False
     for op in body:
-        waits = isinstance(op, MmaWait) and op.pending > 0
+        waits = isinstance(op, t.MmaWait) and op.pending > 0
         trusted = _ordered(op) if after and not waits else None
         after = waits or trusted is not None
         out.append(trusted or op)
     return tuple(out)
 
 
-def _ordered(op: Op) -> Op | None:
+def _ordered(op: t.Op) -> t.Op | None:
     """``op``, a trigger or a condition around triggers alone, marked as ordered; None for other operations."""
-    if isinstance(op, TriggerEvent):
+    if isinstance(op, t.TriggerEvent):
         return replace(op, ordered=True)
-    if isinstance(op, If) and not op.otherwise and all(isinstance(x, TriggerEvent) for x in op.then):
-        return replace(op, then=tuple(replace(x, ordered=True) for x in op.then if isinstance(x, TriggerEvent)))
+    if isinstance(op, t.If) and not op.otherwise and all(isinstance(x, t.TriggerEvent) for x in op.then):
+        return replace(op, then=tuple(replace(x, ordered=True) for x in op.then if isinstance(x, t.TriggerEvent)))
     return None
 
 
-def _multiplies_here(op: Op) -> bool:
+def _multiplies_here(op: t.Op) -> bool:
     """Whether ``op`` issues wgmma for the role's own instance."""
     inside = list(walk((op,)))
-    return any(is_wgmma(x) for x in inside) and not any(isinstance(x, (Parallel, InThreads, If)) for x in inside)
+    return any(is_wgmma(x) for x in inside) and not any(
+        isinstance(x, (t.Parallel, t.InThreads, t.If)) for x in inside
+    )
 
 
-def _deferred(loop: Loop, last: int, end: int, triggers: list[TriggerEvent], numbers: Iterator[int]) -> Body:
+def _deferred(loop: Loop, last: int, end: int, triggers: list[t.TriggerEvent], numbers: Iterator[int]) -> t.Body:
     span = triggers[0].span
-    before: list[Op] = []
-    after: list[Op] = [MmaWait(0, span=span)]
-    delayed: list[Op] = [MmaWait(1, span=span)]
-    assigned: list[Op] = []
-    if any(t.cluster for t in triggers):
+    before: list[t.Op] = []
+    after: list[t.Op] = [t.MmaWait(0, span=span)]
+    delayed: list[t.Op] = [t.MmaWait(1, span=span)]
+    assigned: list[t.Op] = []
+    if any(trigger.cluster for trigger in triggers):
         # One thread arrives on the other blocks' events for all warps of the group, which therefore have to
         # synchronise first.
-        meet = Sync("barrier", GROUP, span=span)
+        meet = t.Sync("barrier", GROUP, span=span)
         delayed.append(meet)
         after.append(meet)
-    for t in triggers:
-        ref = t.event
+    for trigger in triggers:
+        ref = trigger.event
         now = ref.slot if ref.order is None else binary("floormod", ref.order, ref.event.slots)
         assert now is not None
         # Signed, whatever the program counts in: -1 is no slot.
         now = now if now.type == s32 else Cast(now, s32)
         prev = Var(f"{ref.event.name}.held{next(numbers)}", s32)
         held = EventRef(ref.event, slot=prev)
-        release = If(binary("ge", prev, 0), (replace(t, event=held, ordered=True),), span=t.span)
-        before.append(Declare(prev, const(-1), span=t.span))
+        release = t.If(binary("ge", prev, 0), (replace(trigger, event=held, ordered=True),), span=trigger.span)
+        before.append(t.Declare(prev, const(-1), span=trigger.span))
         delayed.append(release)
-        assigned.append(Assign(prev, now, span=t.span))
+        assigned.append(t.Assign(prev, now, span=trigger.span))
         after.append(release)
     kept = [op for op in loop.body[last + 1 : end] if op not in triggers]
     body = (*loop.body[: last + 1], *kept, *delayed, *assigned, *loop.body[end:])
-    waited = next((i for i, op in enumerate(loop.body[:last]) if isinstance(op, MmaWait) and not op.pending), None)
+    waited = next(
+        (i for i, op in enumerate(loop.body[:last]) if isinstance(op, t.MmaWait) and not op.pending), None
+    )
     if waited is not None:
         # The program waits for the multiplies of the iteration before.
         early = (*loop.body[: waited + 1], *delayed[1:], *loop.body[waited + 1 : last + 1])
@@ -251,14 +233,14 @@ def advances(ref: EventRef, loop: Loop) -> bool:
     return isinstance(slot, Var) and _is_cyclic(slot, slots, loop)
 
 
-def _assignments(var: Var, loop: Loop) -> list[tuple[Op | None, Assign]]:
+def _assignments(var: Var, loop: Loop) -> list[tuple[t.Op | None, t.Assign]]:
     """(the operation around it, None for the loop itself; the assignment)."""
-    found: list[tuple[Op | None, Assign]] = [
-        (None, op) for op in loop.body if isinstance(op, Assign) and op.var == var
+    found: list[tuple[t.Op | None, t.Assign]] = [
+        (None, op) for op in loop.body if isinstance(op, t.Assign) and op.var == var
     ]
     for op in loop.body:
         for inner in walk(tuple(x for _, b in bodies(op) for x in b)):
-            if isinstance(inner, Assign) and inner.var == var:
+            if isinstance(inner, t.Assign) and inner.var == var:
                 found.append((op, inner))
     return found
 
@@ -269,7 +251,7 @@ def _step(e: Expr, loop: Loop) -> int | None:
         case Const() | Dim() | Scalar():
             return 0
         case Index(name=name):
-            return value_of(loop.step) if isinstance(loop, For) and loop.index.name == name else 0
+            return value_of(loop.step) if isinstance(loop, t.For) and loop.index.name == name else 0
         case Var():
             found = _assignments(e, loop)
             if not found:
@@ -302,7 +284,7 @@ def _is_cyclic(slot: Var, slots: int, loop: Loop) -> bool:
             case value:
                 return is_next_slot(value, slot, slots)
     match found:
-        case [(None, Assign(value=step)), (If(cond=Binary(op="eq" | "ge", a=a, b=b)), Assign(value=reset))]:
+        case [(None, t.Assign(value=step)), (t.If(cond=Binary(op="eq" | "ge", a=a, b=b)), t.Assign(value=reset))]:
             ends = a == slot and value_of(b) == slots
             return ends and is_step(step, slot) and value_of(reset) == 0
     return False

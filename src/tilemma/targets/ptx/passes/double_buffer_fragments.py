@@ -38,24 +38,11 @@ from functools import partial
 from math import prod
 
 from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated, written_views
 from tilemma.ir.expr import Element, Expr, Index, Var, binary, const, depends_on, substitute, value_of
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import interval
-from tilemma.ir.tile import (
-    Alloc,
-    Body,
-    Copy,
-    DeclareFragment,
-    For,
-    FragmentRef,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    Parallel,
-    WaitFuture,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import expressions, map_expressions, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
@@ -75,21 +62,21 @@ class _Steps:
 
     index: Index
     trip_count: int
-    declared: tuple[DeclareFragment, ...]
-    loads: tuple[Load, ...]
-    multiplies: tuple[Mma, ...]
+    declared: tuple[t.DeclareFragment, ...]
+    loads: tuple[t.Load, ...]
+    multiplies: tuple[t.Mma, ...]
 
 
 @record
 class _Iteration:
     """The loop's body: ``before``, ``waits`` and ``group`` (whose body is ``inner``), then ``after``."""
 
-    before: Body
-    waits: Body
-    group: Parallel
-    inner: For
+    before: t.Body
+    waits: t.Body
+    group: t.Parallel
+    inner: t.For
     steps: _Steps
-    after: Body
+    after: t.Body
 
 
 @record(slots=False)
@@ -98,16 +85,16 @@ class DoubleBufferFragments:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         names = Names.of(kernel.body)
 
-        def settle(body: Body, block: Body) -> Body:
-            out: list[Op] = []
+        def settle(body: t.Body, block: t.Body) -> t.Body:
+            out: list[t.Op] = []
             for op in body:
-                inside = op.body if isinstance(op, Parallel) and kind(op) == "block" else block
+                inside = op.body if isinstance(op, t.Parallel) and kind(op) == "block" else block
                 op = with_bodies(op, partial(settle, block=inside))
-                iteration = _iteration(op) if isinstance(op, For) else None
-                if isinstance(op, For) and iteration is not None and _sound(op, iteration, out, block):
+                iteration = _iteration(op) if isinstance(op, t.For) else None
+                if isinstance(op, t.For) and iteration is not None and _sound(op, iteration, out, block):
                     short = _short_of_registers(iteration, block, Target.of(self.arch))
                     text = "loaded a step ahead" if not short else f"not loaded ahead: {short}"
                     for d in iteration.steps.declared:
@@ -127,34 +114,34 @@ class DoubleBufferFragments:
 # ---- which loops -----------------------------------------------------------------------------------------
 
 
-def _iteration(loop: For) -> _Iteration | None:
+def _iteration(loop: t.For) -> _Iteration | None:
     """The parts of ``loop``'s body, if it has the form that the pass transforms."""
-    groups = [i for i, op in enumerate(loop.body) if isinstance(op, Parallel)]
+    groups = [i for i, op in enumerate(loop.body) if isinstance(op, t.Parallel)]
     if len(groups) != 1:
         return None
     at = groups[0]
     before, group, after = loop.body[:at], loop.body[at], loop.body[at + 1 :]
-    assert isinstance(group, Parallel)
-    waits = tuple(op for op in before if isinstance(op, WaitFuture))
-    before = tuple(op for op in before if not isinstance(op, WaitFuture))
+    assert isinstance(group, t.Parallel)
+    waits = tuple(op for op in before if isinstance(op, t.WaitFuture))
+    before = tuple(op for op in before if not isinstance(op, t.WaitFuture))
     if not waits or not all(_is_copy(op) for op in before):
         return None
     if not all(_is_copy(op) or rotated(op) for op in after):
         return None
-    if len(group.body) != 1 or not isinstance(group.body[0], For):
+    if len(group.body) != 1 or not isinstance(group.body[0], t.For):
         return None
     steps = _steps(group.body[0])
     return None if steps is None else _Iteration(before, waits, group, group.body[0], steps, after)
 
 
-def _is_copy(op: Op) -> bool:
+def _is_copy(op: t.Op) -> bool:
     """Whether ``op`` is an asynchronous copy, or declares the destination of one."""
-    if isinstance(op, Copy):
+    if isinstance(op, t.Copy):
         return op.future is not None and op.plan is not None and op.plan.engine == "cp.async" and not op.after
-    return isinstance(op, Alloc) and op.init is None
+    return isinstance(op, t.Alloc) and op.init is None
 
 
-def _steps(loop: For) -> _Steps | None:
+def _steps(loop: t.For) -> _Steps | None:
     trip_count = value_of(loop.stop)
     if (
         value_of(loop.start) != 0
@@ -164,34 +151,34 @@ def _steps(loop: For) -> _Steps | None:
         or trip_count % 2
     ):
         return None
-    declared = tuple(op for op in loop.body if isinstance(op, DeclareFragment))
-    loads = tuple(op for op in loop.body if isinstance(op, Load))
-    multiplies = tuple(op for op in loop.body if isinstance(op, Mma))
-    rest = [op for op in loop.body if not isinstance(op, DeclareFragment)]
+    declared = tuple(op for op in loop.body if isinstance(op, t.DeclareFragment))
+    loads = tuple(op for op in loop.body if isinstance(op, t.Load))
+    multiplies = tuple(op for op in loop.body if isinstance(op, t.Mma))
+    rest = [op for op in loop.body if not isinstance(op, t.DeclareFragment)]
     own = {d.name for d in declared}
     if not multiplies or tuple(rest) != (*loads, *multiplies) or any(d.copies for d in declared):
         return None
     if {f.fragment.name for f in loads} != own or not all(_in_registers(d) for d in declared):
         return None
     for m in multiplies:
-        operands = [x.name for x in (m.a, m.b, m.meta) if isinstance(x, FragmentRef)]
-        if not set(operands) <= own or not (isinstance(m.a, FragmentRef) and isinstance(m.b, FragmentRef)):
+        operands = [x.name for x in (m.a, m.b, m.meta) if isinstance(x, t.FragmentRef)]
+        if not set(operands) <= own or not (isinstance(m.a, t.FragmentRef) and isinstance(m.b, t.FragmentRef)):
             return None
         if m.scale_a is not None or m.future is not None or not _is_synchronous(m):
             return None
     return _Steps(loop.index, trip_count, declared, loads, multiplies)
 
 
-def _in_registers(d: DeclareFragment) -> bool:
+def _in_registers(d: t.DeclareFragment) -> bool:
     return d.plan is not None and d.plan.residence == "registers"
 
 
-def _is_synchronous(m: Mma) -> bool:
+def _is_synchronous(m: t.Mma) -> bool:
     atom = catalogue[m.atom] if m.atom is not None else None
     return isinstance(atom, MmaAtom) and not atom.asynchronous
 
 
-def _sound(loop: For, iteration: _Iteration, earlier: Iterable[Op], block: Body) -> bool:
+def _sound(loop: t.For, iteration: _Iteration, earlier: Iterable[t.Op], block: t.Body) -> bool:
     """Whether the waits and first loads of an iteration may be moved before its copies, and before the loop.
 
     They move past copies into other buffers only, and every iteration loads data that has been copied.
@@ -204,12 +191,12 @@ def _sound(loop: For, iteration: _Iteration, earlier: Iterable[Op], block: Body)
     for load in iteration.steps.loads:
         if any(depends_on(e, moving) or _varies(e) for e in expressions(load)):
             return False
-    inside = [op for op in (*iteration.before, *iteration.after) if isinstance(op, Copy)]
-    first = [op for op in iteration.before if isinstance(op, Copy)]
-    awaited = {name for w in iteration.waits if isinstance(w, WaitFuture) for name in w.futures}
+    inside = [op for op in (*iteration.before, *iteration.after) if isinstance(op, t.Copy)]
+    first = [op for op in iteration.before if isinstance(op, t.Copy)]
+    awaited = {name for w in iteration.waits if isinstance(w, t.WaitFuture) for name in w.futures}
     if any(c.dst.base.name in names for c in first):
         return False
-    outside = [op for op in earlier if isinstance(op, Copy)]
+    outside = [op for op in earlier if isinstance(op, t.Copy)]
     if not names <= {c.dst.base.name for c in outside} or not awaited <= {c.future for c in outside}:
         return False
     rotations = Rotations(block)
@@ -217,12 +204,12 @@ def _sound(loop: For, iteration: _Iteration, earlier: Iterable[Op], block: Body)
     return all(rotations.group(name) <= filled for name in names)
 
 
-def _two_buffers(loop: For, iteration: _Iteration, block: Body) -> bool:
+def _two_buffers(loop: t.For, iteration: _Iteration, block: t.Body) -> bool:
     """Whether an iteration waits for its own copies, and they may be issued one iteration earlier and once more.
 
     The extra copy reads an array that nothing writes, and its destination is never read.
     """
-    copies = [x for x in iteration.before if isinstance(x, Copy)]
+    copies = [x for x in iteration.before if isinstance(x, t.Copy)]
     rotations = Rotations(block)
     if not copies or any(len(rotations.group(c.dst.base.name)) != 2 for c in copies):
         return False
@@ -236,7 +223,7 @@ def _two_buffers(loop: For, iteration: _Iteration, block: Body) -> bool:
     return not written & {c.src.base.name for c in copies} and not targets & elsewhere
 
 
-def _may_go_on(copy: Copy, index: Index) -> bool:
+def _may_go_on(copy: t.Copy, index: Index) -> bool:
     """Whether ``copy`` is valid one iteration past the last: its tile may then cross the array's upper edge
     only."""
     if copy.src.static_shape is None or any(_varies(e) or _reads(e) for e in expressions(copy)):
@@ -254,9 +241,9 @@ def _varies(e: Expr) -> bool:
     return any(isinstance(x, Var) for x in parts(e))
 
 
-def _short_of_registers(iteration: _Iteration, block: Body, target: Target) -> str:
+def _short_of_registers(iteration: _Iteration, block: t.Body, target: Target) -> str:
     """The reason why registers do not suffice for two sets of operands and the accumulators; empty if they do."""
-    declared = {op.name: op for op in walk(block) if isinstance(op, DeclareFragment)}
+    declared = {op.name: op for op in walk(block) if isinstance(op, t.DeclareFragment)}
     needed = registers_with_two_sets(declared.values(), iteration.steps.declared)
     level = iteration.group.level
     assert level is not None
@@ -265,13 +252,13 @@ def _short_of_registers(iteration: _Iteration, block: Body, target: Target) -> s
     return f"that takes {needed} registers of {have}" if needed > have else ""
 
 
-def registers_with_two_sets(declared: Iterable[DeclareFragment], operands: Iterable[DeclareFragment]) -> int:
+def registers_with_two_sets(declared: Iterable[t.DeclareFragment], operands: Iterable[t.DeclareFragment]) -> int:
     """Registers of a thread for the accumulators among ``declared`` and two sets of ``operands``."""
     sums = sum(_registers(d) for d in declared if d.plan is not None and d.plan.role == "C")
     return sums + 2 * sum(_registers(d) for d in operands) + _OTHERS
 
 
-def _registers(d: DeclareFragment) -> int:
+def _registers(d: t.DeclareFragment) -> int:
     assert d.plan is not None
     atom = catalogue[d.plan.atom]
     assert isinstance(atom, MmaAtom)
@@ -281,7 +268,7 @@ def _registers(d: DeclareFragment) -> int:
 # ---- rotating --------------------------------------------------------------------------------------------
 
 
-def _rotated(loop: For, iteration: _Iteration, names: Names, early: bool) -> list[Op]:
+def _rotated(loop: t.For, iteration: _Iteration, names: Names, early: bool) -> list[t.Op]:
     steps = iteration.steps
     own = {d.name for d in steps.declared}
     last = steps.trip_count - 1
@@ -296,18 +283,18 @@ def _rotated(loop: For, iteration: _Iteration, names: Names, early: bool) -> lis
         ),
     )
     final = tuple(_step(x, own, steps.index, const(last)) for x in steps.multiplies)
-    before: Body = ()
-    behind: Body = ()
-    end: Body = ()
+    before: t.Body = ()
+    behind: t.Body = ()
+    end: t.Body = ()
     at_start = iteration.before
     if early:
         at_start = ()
-        copies = tuple(x for x in iteration.before if isinstance(x, Copy))
-        allocs = tuple(x for x in iteration.before if isinstance(x, Alloc))
+        copies = tuple(x for x in iteration.before if isinstance(x, t.Copy))
+        allocs = tuple(x for x in iteration.before if isinstance(x, t.Alloc))
         before = (*allocs, *(_at_iteration(x, loop, loop.start) for x in copies))
         behind = tuple(_at_iteration(x, loop, binary("add", loop.index, const(1))) for x in copies)
         # The extra copies have to complete before their shared memory is used again after the loop.
-        end = (WaitFuture(tuple(x.future for x in copies if x.future is not None), span=loop.span),)
+        end = (t.WaitFuture(tuple(x.future for x in copies if x.future is not None), span=loop.span),)
     body = (
         *at_start,
         replace(iteration.group, body=(rest,)),
@@ -321,21 +308,21 @@ def _rotated(loop: For, iteration: _Iteration, names: Names, early: bool) -> lis
     return [*declared, *before, *iteration.waits, start, replace(loop, body=body), *end]
 
 
-def _at_iteration(op: Op, loop: For, at: Expr) -> Op:
+def _at_iteration(op: t.Op, loop: t.For, at: Expr) -> t.Op:
     """``op`` of iteration ``at``."""
     return map_expressions(op, lambda e: substitute(e, {loop.index.name: at}))
 
 
-def _step(op: Op, own: set[str], index: Index, at: Expr) -> Op:
+def _step(op: t.Op, own: set[str], index: Index, at: Expr) -> t.Op:
     """``op`` of step ``at``, with the operand registers of that step."""
     slot = binary("mod", at, const(2))
 
-    def moved(ref: FragmentRef) -> FragmentRef:
-        return FragmentRef(ref.name, (slot,)) if ref.name in own else ref
+    def moved(ref: t.FragmentRef) -> t.FragmentRef:
+        return t.FragmentRef(ref.name, (slot,)) if ref.name in own else ref
 
     op = map_expressions(op, lambda e: substitute(e, {index.name: at}))
-    if isinstance(op, Load):
+    if isinstance(op, t.Load):
         return replace(op, fragment=moved(op.fragment))
-    assert isinstance(op, Mma)
-    a, b = (moved(x) if isinstance(x, FragmentRef) else x for x in (op.a, op.b))
+    assert isinstance(op, t.Mma)
+    a, b = (moved(x) if isinstance(x, t.FragmentRef) else x for x in (op.a, op.b))
     return replace(op, a=a, b=b, meta=None if op.meta is None else moved(op.meta))

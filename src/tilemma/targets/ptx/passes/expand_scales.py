@@ -21,23 +21,9 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from tilemma.dtypes import f32
+from tilemma.ir import tile as t
 from tilemma.ir.checks import SCALE_BLOCK, checked_scale
 from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const, with_operands
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    DeclareFragment,
-    Fill,
-    FragmentRef,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    Reduce,
-    ScaleMma,
-    SetFragmentElement,
-    Store,
-)
 from tilemma.ir.types import View
 from tilemma.ir.walk import map_expressions, rewrite, walk, with_bodies
 from tilemma.passes.check_scales import accumulators_used, assigns, scaled_later
@@ -49,7 +35,7 @@ from tilemma.records import record
 class ExpandScales:
     """Replaces `ScaleMma` and the scales of `Mma` by element work on a second accumulator."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         found = _Scaled(kernel)
         beside = [*found.sums.items(), *found.products.items()]
         if not beside:
@@ -60,9 +46,9 @@ class ExpandScales:
         return replace(kernel, body=rewrite(kernel.body, found.expanded))
 
 
-def is_scaled(op: Op) -> bool:
+def is_scaled(op: t.Op) -> bool:
     """Whether ``op`` is a multiply whose product is scaled before it is added."""
-    return isinstance(op, Mma) and not (op.scale_a is None and op.scale_b is None and op.factor is None)
+    return isinstance(op, t.Mma) and not (op.scale_a is None and op.scale_b is None and op.factor is None)
 
 
 class _Scaled:
@@ -72,12 +58,12 @@ class _Scaled:
     copies of accumulators with their sums.  ``kept``: the operations that read such a copy.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: t.Kernel) -> None:
         operations = list(walk(kernel.body))
-        self.fast = {op.fragment.name for op in operations if isinstance(op, Fill) and op.fast}
-        self.declared = {op.name: op for op in operations if isinstance(op, DeclareFragment)}
-        later = [op.acc.name for op in operations if isinstance(op, ScaleMma)]
-        fused = [op.acc.name for op in operations if isinstance(op, Mma) and is_scaled(op)]
+        self.fast = {op.fragment.name for op in operations if isinstance(op, t.Fill) and op.fast}
+        self.declared = {op.name: op for op in operations if isinstance(op, t.DeclareFragment)}
+        later = [op.acc.name for op in operations if isinstance(op, t.ScaleMma)]
+        fused = [op.acc.name for op in operations if isinstance(op, t.Mma) and is_scaled(op)]
         self.sums = {name: self._beside(name, "sum") for name in dict.fromkeys(later)}
         self.products = {name: self._beside(name, "product") for name in dict.fromkeys(fused)}
         used = dict.fromkeys(ref for op in operations for ref in accumulators_used(op) if ref.name in self.sums)
@@ -86,34 +72,34 @@ class _Scaled:
         self.wholes = {name: self._beside(name, "whole", narrow=True) for name in dict.fromkeys(copied)}
         self._index = 0
 
-    def _reads_copy(self, op: Op, acc: FragmentRef) -> bool:
+    def _reads_copy(self, op: t.Op, acc: t.FragmentRef) -> bool:
         """Whether ``op`` reads ``acc`` while its sum stays as it is, for a later `mma.scale`."""
         return id(op) in self.kept[acc] and not assigns(op, acc)
 
-    def _beside(self, name: str, what: str, narrow: bool = False) -> DeclareFragment:
+    def _beside(self, name: str, what: str, narrow: bool = False) -> t.DeclareFragment:
         whole = self.declared[name]
         fresh = next(
             n for i in range(len(self.declared) + 1) if (n := f"{name}.{what}{i or ''}") not in self.declared
         )
         assert whole.dtype is not None and whole.shape is not None, whole
-        t = f32 if whole.dtype.is_float and whole.dtype.bits < 32 and not narrow else whole.dtype
-        self.declared[fresh] = made = replace(whole, name=fresh, dtype=t)
+        dtype = f32 if whole.dtype.is_float and whole.dtype.bits < 32 and not narrow else whole.dtype
+        self.declared[fresh] = made = replace(whole, name=fresh, dtype=dtype)
         return made
 
-    def expanded(self, op: Op) -> Op | Body:
+    def expanded(self, op: t.Op) -> t.Op | t.Body:
         match op:
-            case DeclareFragment(name=name) if name in self.sums or name in self.products:
+            case t.DeclareFragment(name=name) if name in self.sums or name in self.products:
                 beside = (self.sums, self.products, self.wholes)
                 return (op, *(x[name] for x in beside if name in x))
-            case Fill(fragment=f) | Load(fragment=f) if f.name in self.sums:
+            case t.Fill(fragment=f) | t.Load(fragment=f) if f.name in self.sums:
                 return (op, self._cleared(f, self.sums[f.name], op))
-            case Mma(acc=acc) if is_scaled(op):
+            case t.Mma(acc=acc) if is_scaled(op):
                 product = self.products[acc.name]
                 multiply = replace(op, acc=_named(acc, product), scale_a=None, scale_b=None, factor=None)
                 return (self._cleared(acc, product, op), multiply, self._added(self._sum(acc), product, op))
-            case Mma(acc=acc) if acc.name in self.sums:
+            case t.Mma(acc=acc) if acc.name in self.sums:
                 return replace(op, acc=self._sum(acc))
-            case ScaleMma(acc=acc):
+            case t.ScaleMma(acc=acc):
                 total = self.sums[acc.name]
                 return (self._added(acc, total, op), self._cleared(acc, total, op))
         used = [ref for ref in accumulators_used(op) if ref.name in self.sums]
@@ -122,43 +108,45 @@ class _Scaled:
         copies = [x for ref in kept for x in self._copied(ref, op)]
         return (*settled, *copies, self._of_copies(op, kept)) if used else op
 
-    def _sum(self, acc: FragmentRef) -> FragmentRef:
+    def _sum(self, acc: t.FragmentRef) -> t.FragmentRef:
         """Where products that go to ``acc`` are summed."""
         return _named(acc, self.sums[acc.name]) if acc.name in self.sums else acc
 
-    def _settled(self, acc: FragmentRef, op: Op) -> Body:
+    def _settled(self, acc: t.FragmentRef, op: t.Op) -> t.Body:
         total = self.sums[acc.name]
         return (self._added(acc, total, op), self._cleared(acc, total, op))
 
-    def _copied(self, acc: FragmentRef, op: Op) -> Body:
+    def _copied(self, acc: t.FragmentRef, op: t.Op) -> t.Body:
         """``whole = acc + sum``."""
         whole, total = self.wholes[acc.name], self.sums[acc.name]
         return (self._cleared(acc, whole, op), self._added(acc, total, op, _named(acc, whole)))
 
-    def _of_copies(self, op: Op, kept: list[FragmentRef]) -> Op:
+    def _of_copies(self, op: t.Op, kept: list[t.FragmentRef]) -> t.Op:
         """``op``, and what is inside it, on the copies of ``kept``."""
         if not kept:
             return op
 
         def of_copy(e: Expr) -> Expr:
-            if isinstance(e, FragmentElement) and FragmentRef(e.fragment, e.index) in kept:
+            if isinstance(e, FragmentElement) and t.FragmentRef(e.fragment, e.index) in kept:
                 e = replace(e, fragment=self.wholes[e.fragment].name)
             return with_operands(e, of_copy)
 
         changed = with_bodies(map_expressions(op, of_copy), lambda b: tuple(self._of_copies(x, kept) for x in b))
         match changed:
-            case Store(fragment=f) | Apply(fragment=f) if f in kept:
+            case t.Store(fragment=f) | t.Apply(fragment=f) if f in kept:
                 return replace(changed, fragment=_named(f, self.wholes[f.name]))
-            case Reduce(src=f) if f in kept:
+            case t.Reduce(src=f) if f in kept:
                 return replace(changed, src=_named(f, self.wholes[f.name]))
         return changed
 
-    def _cleared(self, acc: FragmentRef, part: DeclareFragment, op: Op) -> Fill:
+    def _cleared(self, acc: t.FragmentRef, part: t.DeclareFragment, op: t.Op) -> t.Fill:
         assert part.dtype is not None
         fast = acc.name in self.fast
-        return Fill(_named(acc, part), Const(0.0, part.dtype), part.dtype, fast, span=op.span)
+        return t.Fill(_named(acc, part), Const(0.0, part.dtype), part.dtype, fast, span=op.span)
 
-    def _added(self, acc: FragmentRef, part: DeclareFragment, op: Op, into: FragmentRef | None = None) -> Apply:
+    def _added(
+        self, acc: t.FragmentRef, part: t.DeclareFragment, op: t.Op, into: t.FragmentRef | None = None
+    ) -> t.Apply:
         """``into[i, j] = acc[i, j] + part[i, j]`` (``into`` None: ``acc``), times the scales of ``op`` if it has
         any, in the type of the part."""
         whole = self.declared[acc.name].dtype
@@ -166,21 +154,21 @@ class _Scaled:
         self._index += 1
         i, j = (Index(f"{axis}.scaled{self._index}", const(n)) for axis, n in zip("ij", part.shape, strict=True))
         value: Expr = FragmentElement(part.name, (i, j), part.dtype, acc.index)
-        if isinstance(op, (Mma, ScaleMma)):
+        if isinstance(op, (t.Mma, t.ScaleMma)):
             given = (("A", op.scale_a, i), ("B", op.scale_b, j))
             # A sum of integers is scaled in f32, and rounded to the nearest integer before it is added.
-            t = part.dtype if part.dtype.is_float else f32
-            scales: list[Expr] = [Cast(Element(_element(x, v, at)), t) for x, v, at in given if v is not None]
-            scales += [Cast(op.factor, t)] if op.factor is not None else []
+            dtype = part.dtype if part.dtype.is_float else f32
+            scales: list[Expr] = [Cast(Element(_element(x, v, at)), dtype) for x, v, at in given if v is not None]
+            scales += [Cast(op.factor, dtype)] if op.factor is not None else []
             if scales:
-                value = Cast(binary("mul", Cast(value, t), reduce(partial(binary, "mul"), scales)), part.dtype)
+                value = Cast(binary("mul", Cast(value, dtype), reduce(partial(binary, "mul"), scales)), part.dtype)
         total = binary("add", Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype), value)
         into = acc if into is None else into
-        body = (SetFragmentElement(into, Cast(total, whole), span=op.span),)
-        return Apply(into, (i, j), body, span=op.span)
+        body = (t.SetFragmentElement(into, Cast(total, whole), span=op.span),)
+        return t.Apply(into, (i, j), body, span=op.span)
 
 
-def _named(acc: FragmentRef, part: DeclareFragment) -> FragmentRef:
+def _named(acc: t.FragmentRef, part: t.DeclareFragment) -> t.FragmentRef:
     return replace(acc, name=part.name)
 
 

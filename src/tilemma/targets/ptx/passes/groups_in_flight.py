@@ -10,19 +10,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from tilemma.ir.tile import (
-    Barrier,
-    Break,
-    Continue,
-    For,
-    If,
-    InThreads,
-    MmaCommit,
-    MmaWait,
-    Sync,
-    TriggerEvent,
-    While,
-)
+from tilemma.ir import tile as t
 from tilemma.ir.walk import walk
 from tilemma.passes.threads import Block, Node, Tree
 from tilemma.records import record
@@ -39,7 +27,7 @@ def superfluous_waits(tree: Tree) -> list[Node]:
 
 
 def _pending(wait: Node) -> int:
-    assert isinstance(wait.op, MmaWait)
+    assert isinstance(wait.op, t.MmaWait)
     return wait.op.pending
 
 
@@ -47,10 +35,10 @@ def _before_release(wait: Node) -> bool:
     """Whether ``wait`` belongs to the release behind it: it has the place of the release's trigger."""
     around = wait.parent.nodes
     behind = around[around.index(wait) + 1 :]
-    after = next((n for n in behind if not isinstance(n.op, (Barrier, MmaWait, Sync))), None)
-    if after is None or not isinstance(after.op, (If, TriggerEvent)):
+    after = next((n for n in behind if not isinstance(n.op, (t.Barrier, t.MmaWait, t.Sync))), None)
+    if after is None or not isinstance(after.op, (t.If, t.TriggerEvent)):
         return False
-    return any(isinstance(x, TriggerEvent) and x.span == wait.op.span for x in walk((after.op,)))
+    return any(isinstance(x, t.TriggerEvent) and x.span == wait.op.span for x in walk((after.op,)))
 
 
 @record(frozen=False, slots=False)
@@ -64,16 +52,16 @@ class _Count:
         """The most groups in flight behind ``body``, where ``groups`` are in front of it."""
         for node in body.nodes:
             op = node.op
-            if isinstance(op, MmaCommit):
+            if isinstance(op, t.MmaCommit):
                 groups = min(groups + 1, _MANY)
-            elif isinstance(op, MmaWait):
+            elif isinstance(op, t.MmaWait):
                 self.at[node] = max(groups, self.at.get(node, groups))
                 groups = min(groups, op.pending)
-            elif isinstance(op, (Break, Continue)):
+            elif isinstance(op, (t.Break, t.Continue)):
                 self.exits.append(groups)
-            elif isinstance(op, (For, While)):
+            elif isinstance(op, (t.For, t.While)):
                 groups = self._loop(node, groups)
-            elif isinstance(op, (If, InThreads)):
+            elif isinstance(op, (t.If, t.InThreads)):
                 ways = [self.body(inner, groups) for inner in node.inner]
                 groups = max(ways if len(ways) > 1 else [groups, *ways])
             else:

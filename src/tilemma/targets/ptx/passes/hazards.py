@@ -19,23 +19,10 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
+from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Index, Var, value_of
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.tile import (
-    Barrier,
-    Break,
-    Continue,
-    Copy,
-    For,
-    If,
-    InThreads,
-    Op,
-    TriggerEvent,
-    WaitEvent,
-    WaitFuture,
-    While,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import trip_count
 from tilemma.passes.rotations import Rotations
@@ -85,12 +72,12 @@ class Hazard:
         return f"{words[x.write, y.write]} of {y.resource}"
 
 
-_ORDERING = (Break, Continue, WaitFuture, TriggerEvent, WaitEvent, *SYNCHRONISING)
+_ORDERING = (t.Break, t.Continue, t.WaitFuture, t.TriggerEvent, t.WaitEvent, *SYNCHRONISING)
 
 # The hazards of an operation, then the state after it; None if no path continues.
 Walking = Generator[Hazard, None, State | None]
 # The states at `break` and `continue`, by kind.
-Exits = list[tuple[type[Break] | type[Continue], State]]
+Exits = list[tuple[type[t.Break] | type[t.Continue], State]]
 
 
 class Walk:
@@ -104,12 +91,12 @@ class Walk:
         self._rotations = Rotations(tree.block.body)
         nodes = list(tree.walk())
         # The loops over tiles of the grid.
-        self._grid = {loop_name(n) for n in nodes if isinstance(n.op, For) and n.op.blocks}
+        self._grid = {loop_name(n) for n in nodes if isinstance(n.op, t.For) and n.op.blocks}
         # Events and the roles that wait for them: which slot a wait is for is the program's business.
-        self._waited_for = {(n.op.event.event.name, id(n.role)) for n in nodes if isinstance(n.op, WaitEvent)}
+        self._waited_for = {(n.op.event.event.name, id(n.role)) for n in nodes if isinstance(n.op, t.WaitEvent)}
         self._triggered_by: dict[str, set[int]] = {}
         for n in nodes:
-            if isinstance(n.op, TriggerEvent):
+            if isinstance(n.op, t.TriggerEvent):
                 self._triggered_by.setdefault(n.op.event.event.name, set()).add(id(n.role))
         found = [a for n in nodes for a in accesses.of(n)]
         self._proxies = any(a.proxy == "async" for a in found)
@@ -193,7 +180,7 @@ class Walk:
     def _node(self, node: Node, state: State, exits: Exits) -> Walking:
         op = node.op
         behind: State | None
-        if isinstance(op, (For, While)):
+        if isinstance(op, (t.For, t.While)):
             return (yield from self._loop(node, state))
         accesses = self._accesses.of(node)
         for a in accesses:
@@ -201,7 +188,7 @@ class Walk:
         if _stores_by_tma(node):
             state = self._states.after(node, state, lambda p: _one_newer(p, node))
         state = self._states.begin((a for a in accesses if a in self._relevant), state)
-        if isinstance(op, (If, InThreads)):
+        if isinstance(op, (t.If, t.InThreads)):
             branches: list[State | None] = [] if len(node.inner) > 1 else [state]
             before = len(exits)
             for inner in node.inner:
@@ -212,19 +199,19 @@ class Walk:
             jumped = (s for _, s in exits[before:])
             left = [self._states.after(node, s, lambda p: p.evolve(left=node)) for s in jumped]
             return self._states.join([behind, *left])
-        if isinstance(op, (Break, Continue)):
+        if isinstance(op, (t.Break, t.Continue)):
             exits.append((type(op), state))
             return None
         if rotated(op):
             names = self._renamed(op)
             state = self._states.after(node, state, lambda p: p.rename(names))
-        elif isinstance(op, WaitFuture):
+        elif isinstance(op, t.WaitFuture):
             state = {key: self._wait(node, op, p) for key, p in state.items()}
-        elif isinstance(op, (TriggerEvent, WaitEvent)):
+        elif isinstance(op, (t.TriggerEvent, t.WaitEvent)):
             state = self._states.after(node, state, lambda p: self._event(node, op, p))
         elif isinstance(op, SYNCHRONISING):
             state = self._states.after(node, state, lambda p: synchronise(p, node))
-            if isinstance(op, Barrier):
+            if isinstance(op, t.Barrier):
                 state = self._kept(node, state)
         behind = state
         for inner in node.inner:
@@ -253,14 +240,14 @@ class Walk:
 
         return {key: p for key, p in state.items() if stays(p)}
 
-    def _event(self, node: Node, op: TriggerEvent | WaitEvent, p: Pending) -> Pending:
+    def _event(self, node: Node, op: t.TriggerEvent | t.WaitEvent, p: Pending) -> Pending:
         """A wait ends the loads by TMA that complete the event.
 
         The program's events order the accesses of different roles to one buffer.  So where a trigger lets another
         role write the buffer, a wait for an event that other roles trigger orders everything that follows it after
         that write, and so after the access.  Where the other role only reads, the same holds for later writes.
         """
-        if isinstance(op, TriggerEvent):
+        if isinstance(op, t.TriggerEvent):
             return self._signal(node, p)
         name, role = op.event.event.name, id(node.role)
         if p.access.event == name:
@@ -284,14 +271,14 @@ class Walk:
             signalled_writers=writers or p.signalled_writers, signalled_readers=readers or p.signalled_readers
         )
 
-    def _renamed(self, op: Op) -> dict[str | None, str]:
+    def _renamed(self, op: t.Op) -> dict[str | None, str]:
         """The second name's buffer and handle become the first's, .., the first's the last's."""
         names: dict[str | None, str] = {}
         for old in (self._rotations.buffers(op), rotated(op)):
             names |= dict(zip(old, (old[-1], *old[:-1]), strict=True))
         return names
 
-    def _wait(self, node: Node, op: WaitFuture, p: Pending) -> Pending:
+    def _wait(self, node: Node, op: t.WaitFuture, p: Pending) -> Pending:
         if p.future not in op.futures or p.done:
             return p
         self.waits[id(node)] = min(p.newer, self.waits.get(id(node), p.newer))
@@ -311,20 +298,20 @@ class Walk:
             if pending is None:
                 break
             pending = yield from self._head(node, pending)
-            if isinstance(node.op, While):
+            if isinstance(node.op, t.While):
                 left.append(pending)
             jumps: Exits = []
             end = yield from self._body(node.inner[0], pending, jumps)
-            left += [s for kind, s in jumps if kind is Break]
-            pending = self._joined([end, *(s for kind, s in jumps if kind is Continue)])
+            left += [s for kind, s in jumps if kind is t.Break]
+            pending = self._joined([end, *(s for kind, s in jumps if kind is t.Continue)])
             ends.append(pending)
             if pending is not None:
                 pending = self._states.after(node, pending, lambda p: _carried(p, name, node))
-        if isinstance(node.op, While):
+        if isinstance(node.op, t.While):
             # It ends at its condition, which is evaluated once more than its body.
             last = None if pending is None else (yield from self._head(node, pending))
             return self._joined([last, *left])
-        count = trip_count(node.op) if isinstance(node.op, For) else None
+        count = trip_count(node.op) if isinstance(node.op, t.For) else None
         out = ends[-1:] if count is not None and count >= len(ends) else ends
         return self._joined([*out, *left, *([] if count else [_skipping(node, state)])])
 
@@ -496,16 +483,16 @@ def _skipping(node: Node, state: State) -> State:
     earlier iteration gets past it.
     """
     op = node.op
-    stop = op.stop.name if isinstance(op, For) and isinstance(op.stop, Index) else None
-    around = next((n for n in node.ancestors() if isinstance(n.op, For) and n.op.index.name == stop), None)
-    if around is None or not isinstance(op, For) or not isinstance(around.op, For):
+    stop = op.stop.name if isinstance(op, t.For) and isinstance(op.stop, Index) else None
+    around = next((n for n in node.ancestors() if isinstance(n.op, t.For) and n.op.index.name == stop), None)
+    if around is None or not isinstance(op, t.For) or not isinstance(around.op, t.For):
         return state
     start, first, step = value_of(op.start), value_of(around.op.start), value_of(around.op.step)
     if start is None or first is None or first < start or (step or 0) < 1:
         return state
 
     def outermost(p: Pending) -> Node | None:
-        loops = (n for n in p.access.node.ancestors() if isinstance(n.op, (For, While)))
+        loops = (n for n in p.access.node.ancestors() if isinstance(n.op, (t.For, t.While)))
         return next((n for n in reversed(list(loops)) if loop_name(n) in p.carried), None)
 
     return {key: p for key, p in state.items() if outermost(p) is not around}
@@ -519,7 +506,7 @@ def _one_newer(p: Pending, store: Node) -> Pending:
 def _stores_by_tma(node: Node) -> bool:
     op = node.op
     return (
-        isinstance(op, Copy)
+        isinstance(op, t.Copy)
         and op.plan is not None
         and op.plan.engine == "tma"
         and op.dst.base.space is Space.GLOBAL

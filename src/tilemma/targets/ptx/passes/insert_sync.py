@@ -5,31 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilemma.errors import CompileError
-from tilemma.ir.tile import (
-    Alloc,
-    Assign,
-    Barrier,
-    Body,
-    BulkWait,
-    Copy,
-    CopyCommit,
-    CopyWait,
-    Declare,
-    DeclareFragment,
-    For,
-    InThreads,
-    Kernel,
-    Load,
-    Mma,
-    MmaCommit,
-    MmaFence,
-    MmaWait,
-    Op,
-    Parallel,
-    Sync,
-    WaitFuture,
-    While,
-)
+from tilemma.ir import tile as t
 from tilemma.ir.types import Space
 from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.check_futures import never_waited_for
@@ -66,15 +42,15 @@ class InsertSync:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
         dependence = Dependence(kernel.body)
         return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, self.arch, log))
 
 
-def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> Parallel:
+def _synchronised(block: t.Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> t.Parallel:
     block = once(block, dependence)
-    if not any(isinstance(op, MmaFence) for op in walk(block.body)):
+    if not any(isinstance(op, t.MmaFence) for op in walk(block.body)):
         block = replace(block, body=batched(block.body))
     tree = Tree(block, dependence)
     _written_barriers(tree)
@@ -97,7 +73,7 @@ def _synchronised(block: Parallel, dependence: Dependence, arch: str, log: list[
 # ---- wgmma batches ---------------------------------------------------------------------------------------
 
 
-def batched(body: Body) -> Body:
+def batched(body: t.Body) -> t.Body:
     """``body`` with a fence before and a commit after each run of statements that only issue wgmma.
 
     They are inside the parallel that multiplies and outside the loop that does: a loop around such a
@@ -105,19 +81,19 @@ def batched(body: Body) -> Body:
     """
     if not any(is_wgmma(op) for op in walk(body)):
         return body
-    out: list[Op] = []
-    run: list[Op] = []
+    out: list[t.Op] = []
+    run: list[t.Op] = []
 
     def close() -> None:
         issuing = [i for i, op in enumerate(run) if _issues(op)]
-        if len(issuing) == 1 and isinstance(run[issuing[0]], Parallel):
+        if len(issuing) == 1 and isinstance(run[issuing[0]], t.Parallel):
             p = run[issuing[0]]
-            assert isinstance(p, Parallel)
+            assert isinstance(p, t.Parallel)
             run[issuing[0]] = replace(p, body=batched(p.body))
         elif issuing:
             span = run[issuing[0]].span
-            run.insert(issuing[-1] + 1, MmaCommit(span=span))
-            run.insert(issuing[0], MmaFence(span=span))
+            run.insert(issuing[-1] + 1, t.MmaCommit(span=span))
+            run.insert(issuing[0], t.MmaFence(span=span))
         out.extend(run)
         run.clear()
 
@@ -131,31 +107,31 @@ def batched(body: Body) -> Body:
     return tuple(out)
 
 
-def _exchanged(op: Op) -> Op:
+def _exchanged(op: t.Op) -> t.Op:
     """A loop of multiplies whose body is one parallel, as a parallel of loops."""
-    if isinstance(op, For) and len(op.body) == 1 and isinstance(op.body[0], Parallel):
+    if isinstance(op, t.For) and len(op.body) == 1 and isinstance(op.body[0], t.Parallel):
         p = op.body[0]
         return replace(p, body=(_exchanged(replace(op, body=p.body)),))
     return op
 
 
-def _issues(op: Op) -> bool:
+def _issues(op: t.Op) -> bool:
     return any(is_wgmma(x) for x in walk((op,)))
 
 
-def _quiet(op: Op) -> bool:
+def _quiet(op: t.Op) -> bool:
     """Whether ``op`` may stand between two multiplies of one batch: it touches no memory and no registers of
     theirs, and all threads of a warpgroup run it."""
     match op:
-        case Mma():
+        case t.Mma():
             return is_wgmma(op)
-        case Load(plan=plan):
+        case t.Load(plan=plan):
             return plan is not None and plan.method == "descriptor"
-        case DeclareFragment() | Declare() | Assign():
+        case t.DeclareFragment() | t.Declare() | t.Assign():
             return True
-        case For(body=body):
+        case t.For(body=body):
             return _issues(op) and all(_quiet(x) for x in body)
-        case Parallel(body=body, level=level):
+        case t.Parallel(body=body, level=level):
             whole = level is not None and level.kind == "group" and level.warps % 4 == 0
             return whole and _issues(op) and all(_quiet(x) for x in body)
     return False
@@ -166,31 +142,33 @@ def _quiet(op: Op) -> bool:
 
 def _written_barriers(tree: Tree) -> None:
     for node in tree.walk():
-        if isinstance(node.op, Sync) and node.op.what == "barrier":
+        if isinstance(node.op, t.Sync) and node.op.what == "barrier":
             level, body = node.op.level, node.parent
             depth = 0
             if level is not None and level.kind == "group":
                 groups = (
-                    d for d, p in enumerate(body.chain, 1) if isinstance(p.op, Parallel) and kind(p.op) == "group"
+                    d
+                    for d, p in enumerate(body.chain, 1)
+                    if isinstance(p.op, t.Parallel) and kind(p.op) == "group"
                 )
                 depth = max(groups, default=0)
             if not body.uniform(depth):
                 raise BarrierNotUniform(node.op.span, name="sync.barrier", kind="written barrier")
-            node.op, node.part = Barrier(0, 0, span=node.op.span), body.partition(depth)
+            node.op, node.part = t.Barrier(0, 0, span=node.op.span), body.partition(depth)
 
 
 def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     """Asynchronous copies that are always waited for together make one group, any other one of its own; a wait
     leaves open those that are certainly newer."""
-    waits = [node.op.futures for node in tree.walk() if isinstance(node.op, WaitFuture)]
+    waits = [node.op.futures for node in tree.walk() if isinstance(node.op, t.WaitFuture)]
     for node in tree.walk():
         here, future = node.parent.nodes, _group_of_copies(node)
         if future is None:
             continue
         after = here.index(node) + 1
-        following = next((_group_of_copies(n) for n in here[after:] if not isinstance(n.op, Alloc)), None)
+        following = next((_group_of_copies(n) for n in here[after:] if not isinstance(n.op, t.Alloc)), None)
         if following is None or any((future in names) != (following in names) for names in waits):
-            here.insert(after, Node(CopyCommit(span=node.op.span), node.parent))
+            here.insert(after, Node(t.CopyCommit(span=node.op.span), node.parent))
     if not waits and not any(a.future for n in tree.walk() for a in accesses.of(n)):
         return
     walker = Walk(tree, accesses.only(lambda a: a.future is not None), frozenset())
@@ -199,11 +177,11 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     for node in tree.walk():
         for a in accesses.of(node):
             if a.future is not None and id(a) not in walker.awaited:
-                assert isinstance(node.op, Copy)
+                assert isinstance(node.op, t.Copy)
                 raise never_waited_for(node.op)
-        if isinstance(node.op, WaitFuture):
+        if isinstance(node.op, t.WaitFuture):
             if id(node) in walker.waits:
-                node.op = CopyWait(walker.waits[id(node)], span=node.op.span)
+                node.op = t.CopyWait(walker.waits[id(node)], span=node.op.span)
             else:
                 node.parent.nodes.remove(node)
 
@@ -211,7 +189,7 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
 def _group_of_copies(node: Node) -> str | None:
     """The future of a copy that runs as groups of cp.async."""
     op = node.op
-    if isinstance(op, Copy) and op.plan is not None and op.plan.engine == "cp.async":
+    if isinstance(op, t.Copy) and op.plan is not None and op.plan.engine == "cp.async":
         return op.future
     return None
 
@@ -223,8 +201,8 @@ def _last_waits(tree: Tree, walker: Walk) -> list[Node]:
     """Waits at the end for accesses still in flight: a block may not end while its shared memory is in use."""
     made: list[Node] = []
     agents = {a.agent for a in walker.unfinished()}
-    ops: list[Op] = [CopyCommit(), CopyWait(0)] if "cp.async" in agents else []
-    ops += [MmaWait(0)] if "wgmma" in agents else []
+    ops: list[t.Op] = [t.CopyCommit(), t.CopyWait(0)] if "cp.async" in agents else []
+    ops += [t.MmaWait(0)] if "wgmma" in agents else []
     for op in ops:
         made.append(Node(replace(op, span=tree.block.span), tree.root, inserted=True))
     tree.root.nodes += made
@@ -236,23 +214,23 @@ def _last_stores(tree: Tree) -> list[Node]:
     read."""
     made: list[Node] = []
     for node in tree.walk():
-        if not isinstance(node.op, Copy) or node.op.plan is None or node.op.plan.engine != "tma":
+        if not isinstance(node.op, t.Copy) or node.op.plan is None or node.op.plan.engine != "tma":
             continue
         if node.op.dst.base.space is Space.SHARED:
             continue
         body = next(
             b
             for b in node.parent.path()
-            if b.owner is None or (isinstance(b.owner.op, (Parallel, InThreads)) and not _in_loop(b.owner))
+            if b.owner is None or (isinstance(b.owner.op, (t.Parallel, t.InThreads)) and not _in_loop(b.owner))
         )
-        if not (body.nodes and isinstance(body.nodes[-1].op, BulkWait)):
-            made.append(Node(BulkWait(0, span=node.op.span), body, inserted=True))
+        if not (body.nodes and isinstance(body.nodes[-1].op, t.BulkWait)):
+            made.append(Node(t.BulkWait(0, span=node.op.span), body, inserted=True))
             body.nodes.append(made[-1])
     return made
 
 
 def _in_loop(node: Node) -> bool:
-    return any(isinstance(a.op, (For, While)) for a in node.ancestors())
+    return any(isinstance(a.op, (t.For, t.While)) for a in node.ancestors())
 
 
 # ---- merging and numbering barriers ----------------------------------------------------------------------
@@ -265,9 +243,9 @@ def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
         where = node.parent.nodes
         at = where.index(node)
         wait = at - 1
-        while wait >= 0 and isinstance(where[wait].op, (Copy, CopyCommit, Alloc, DeclareFragment)):
+        while wait >= 0 and isinstance(where[wait].op, (t.Copy, t.CopyCommit, t.Alloc, t.DeclareFragment)):
             wait -= 1
-        if wait < 0 or wait == at - 1 or not isinstance(where[wait].op, CopyWait):
+        if wait < 0 or wait == at - 1 or not isinstance(where[wait].op, t.CopyWait):
             continue
         del where[at]
         where.insert(wait + 1, node)
@@ -293,13 +271,13 @@ def number_barriers(tree: Tree, target: Target) -> None:
         classes, sizes = distinct(node.part[node.part >= 0])
         threads = int(sizes[0])
         if threads == tree.threads or threads == _WARP:
-            node.op = Barrier(0, threads, span=node.op.span)
+            node.op = t.Barrier(0, threads, span=node.op.span)
             continue
         key = node.part.tobytes()
         if key not in numbers:
             numbers[key] = free
             # Instance n starts at thread n * threads.
             free += int(classes[-1]) // threads + 1
-        node.op = Barrier(numbers[key], threads, int(len(classes) > 1), span=node.op.span)
+        node.op = t.Barrier(numbers[key], threads, int(len(classes) > 1), span=node.op.span)
     if free > target.barriers:
         raise TooManyBarriers(tree.block.span, have=free - 1, limit=target.barriers - 1)

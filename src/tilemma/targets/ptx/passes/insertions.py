@@ -12,26 +12,8 @@ from itertools import islice
 from typing import Any
 
 from tilemma.errors import Span
+from tilemma.ir import tile as t
 from tilemma.ir.synchronisation import SYNC_NAMES
-from tilemma.ir.tile import (
-    Alloc,
-    Barrier,
-    BulkWait,
-    Copy,
-    CopyCommit,
-    CopyWait,
-    DeclareEvent,
-    Kernel,
-    Mma,
-    MmaCommit,
-    MmaFence,
-    MmaWait,
-    Op,
-    Sync,
-    TriggerEvent,
-    WaitEvent,
-    WaitFuture,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import walk
 from tilemma.passes.scope import Dependence, blocks
@@ -43,12 +25,12 @@ from tilemma.targets.ptx.passes.hazards import Hazard, Walk
 from tilemma.targets.ptx.passes.order_event_waits import EventAccesses, EventWaitersApart
 
 # What a program writes for each operation that synchronises.
-_WRITTEN: Mapping[type[Op], tuple[type[Op], ...]] = {
-    Barrier: (Sync,),
-    Sync: (Sync,),
-    CopyWait: (WaitFuture,),
-    MmaWait: (MmaWait, WaitFuture),
-    WaitEvent: (WaitEvent, WaitFuture),
+_WRITTEN: Mapping[type[t.Op], tuple[type[t.Op], ...]] = {
+    t.Barrier: (t.Sync,),
+    t.Sync: (t.Sync,),
+    t.CopyWait: (t.WaitFuture,),
+    t.MmaWait: (t.MmaWait, t.WaitFuture),
+    t.WaitEvent: (t.WaitEvent, t.WaitFuture),
 }
 _AGENTS = {"thread": "the threads", "tma": "a TMA load", "bulk": "a TMA store"}
 # The dependences of one operation that are listed.
@@ -103,7 +85,7 @@ class Insertion:
     """
 
     number: int
-    op: Op | None
+    op: t.Op | None
     name: str
     detail: str
     serves: tuple[Served, ...]
@@ -129,7 +111,7 @@ class Insertion:
         }
 
 
-def insertions(kernel: Kernel, source: Kernel) -> tuple[Insertion, ...]:
+def insertions(kernel: t.Kernel, source: t.Kernel) -> tuple[Insertion, ...]:
     """The inserted synchronisation of ``kernel``, decided from ``source``, in program order."""
     written = {(kind, op.span) for op in walk(source.body) for kind, by in _WRITTEN.items() if isinstance(op, by)}
     dependence = Dependence(kernel.body)
@@ -173,7 +155,7 @@ class _Analysis:
         """The walk over pairs of buffers that lie at the same place in memory."""
         spans = {}
         for n in self.nodes:
-            if isinstance(n.op, Alloc) and n.op.buffer.space is Space.SHARED and n.op.offset is not None:
+            if isinstance(n.op, t.Alloc) and n.op.buffer.space is Space.SHARED and n.op.offset is not None:
                 assert n.op.layout is not None
                 spans[n.op.buffer.name] = n.op.offset, n.op.offset + n.op.layout.size * max(1, n.op.buffer.copies)
         pairs = frozenset(
@@ -187,7 +169,7 @@ class _Analysis:
 
     def _of_events(self) -> list[Walk]:
         """The walk over the generations of events."""
-        if not any(isinstance(n.op, WaitEvent) for n in self.nodes):
+        if not any(isinstance(n.op, t.WaitEvent) for n in self.nodes):
             return []
         try:
             return [Walk(self.tree, EventAccesses(self.tree))]
@@ -199,10 +181,10 @@ class _Analysis:
     def served(self, node: Node) -> Iterator[Served]:
         """The dependences that ``node`` serves."""
         op = node.op
-        if isinstance(op, WaitEvent):
+        if isinstance(op, t.WaitEvent):
             yield from self._across_roles(node, op)
             return
-        if isinstance(op, MmaFence):
+        if isinstance(op, t.MmaFence):
             yield from self._registers(node)
             return
         where = node.parent.nodes
@@ -219,19 +201,19 @@ class _Analysis:
         if serves:
             return ""
         match node.op:
-            case MmaFence():
+            case t.MmaFence():
                 return "the first wgmma of a warpgroup needs one (PTX ISA, wgmma.fence)"
-            case MmaCommit():
+            case t.MmaCommit():
                 return "the group that a wait for the multiplies counts"
-            case CopyCommit():
+            case t.CopyCommit():
                 return "the group that a wait for the copies counts"
-            case BulkWait():
+            case t.BulkWait():
                 return "the block's shared memory has to be read before the threads go on or end"
-            case MmaWait():
+            case t.MmaWait():
                 return f"the multiplies have read {self._released(node)} before the trigger that releases it"
-            case CopyWait():
+            case t.CopyWait():
                 return "no copy may be under way when the block ends"
-            case Barrier() | Sync():
+            case t.Barrier() | t.Sync():
                 return "one thread arrives for all, which have to be behind their accesses before"
         return ""
 
@@ -239,12 +221,14 @@ class _Analysis:
         """The buffers that the multiplies in front of a wait read."""
         around = node.parent.nodes[: node.parent.nodes.index(node)]
         inside = [n for top in around for n in top.subtree()]
-        names = {a.resource for n in inside if isinstance(n.op, Mma) for a in self.accesses.of(n) if not a.private}
+        names = {
+            a.resource for n in inside if isinstance(n.op, t.Mma) for a in self.accesses.of(n) if not a.private
+        }
         return ", ".join(f"`{name}`" for name in sorted(names)) or "their operands"
 
-    def _across_roles(self, wait: Node, op: WaitEvent) -> Iterator[Served]:
+    def _across_roles(self, wait: Node, op: t.WaitEvent) -> Iterator[Served]:
         name = op.event.event.name
-        triggers = [n for n in self.nodes if isinstance(n.op, TriggerEvent) and n.op.event.event.name == name]
+        triggers = [n for n in self.nodes if isinstance(n.op, t.TriggerEvent) and n.op.event.event.name == name]
         roles = {n.role for n in triggers if n.role is not wait.role}
         every = [a for n in self.nodes for a in self.accesses.of(n) if _of_memory(a)]
         earlier = [a for a in every if a.event == name or (a.role in roles and roles)]
@@ -260,7 +244,7 @@ class _Analysis:
         behind = fence.parent.nodes[fence.parent.nodes.index(fence) :]
         uses: dict[str, Access] = {}
         for top in behind:
-            if isinstance(top.op, MmaCommit):
+            if isinstance(top.op, t.MmaCommit):
                 break
             for n in top.subtree():
                 for a in self.accesses.of(n):
@@ -275,10 +259,10 @@ class _Analysis:
 
     def added_by_lowering(self) -> Iterator[Insertion]:
         """The initialisation of mbarriers and the barriers of clusters (`lower/launches`, `lower/events`)."""
-        events = [n.op.event.name for n in self.nodes if isinstance(n.op, DeclareEvent)]
-        copies = [n.op for n in self.nodes if isinstance(n.op, Copy) and n.op.plan is not None]
+        events = [n.op.event.name for n in self.nodes if isinstance(n.op, t.DeclareEvent)]
+        copies = [n.op for n in self.nodes if isinstance(n.op, t.Copy) and n.op.plan is not None]
         remote = any(c.plan is not None and c.plan.peers for c in copies)
-        remote = remote or any(isinstance(n.op, TriggerEvent) and n.op.cluster for n in self.nodes)
+        remote = remote or any(isinstance(n.op, t.TriggerEvent) and n.op.cluster for n in self.nodes)
         by_tma = any(c.event is not None and c.plan is not None and c.plan.engine == "tma" for c in copies)
         if events:
             found = Side("initialisation", ", ".join(events), "one thread")
@@ -325,14 +309,14 @@ def _line(span: Span | None) -> str:
     return "" if span is None else f" (line {span.line})"
 
 
-def _detail(op: Op) -> str:
+def _detail(op: t.Op) -> str:
     match op:
-        case Barrier(threads=n):
+        case t.Barrier(threads=n):
             return f" of {n} threads"
-        case Sync(level=level):
+        case t.Sync(level=level):
             return f" of each {level}"
-        case CopyWait(pending=n) | MmaWait(pending=n) | BulkWait(pending=n):
+        case t.CopyWait(pending=n) | t.MmaWait(pending=n) | t.BulkWait(pending=n):
             return f" for all but {n}" if n else ""
-        case WaitEvent(event=ref):
+        case t.WaitEvent(event=ref):
             return f" for `{ref.event.name}`"
     return ""

@@ -15,19 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilemma.errors import CompileError, Note
+from tilemma.ir import tile as t
 from tilemma.ir.expr import Binary, Expr, value_of
-from tilemma.ir.tile import (
-    Copy,
-    DeclareEvent,
-    For,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.types import EventRef
 from tilemma.ir.walk import rewrite_blocks, walk
 from tilemma.passes.decision import Decision
@@ -60,13 +49,13 @@ class OrderEventWaits:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises EventWaitersApart or TooManyBarriers."""
         dependence = Dependence(kernel.body)
         return rewrite_blocks(kernel, lambda block: self._block(block, dependence, log))
 
-    def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
-        if not any(isinstance(op, WaitEvent) for op in walk(block.body)):
+    def _block(self, block: t.Parallel, dependence: Dependence, log: list[Decision]) -> t.Op:
+        if not any(isinstance(op, t.WaitEvent) for op in walk(block.body)):
             return block
         tree = Tree(block, dependence)
         accesses = EventAccesses(tree)
@@ -96,11 +85,11 @@ class EventAccesses(Accesses):
         self._found: dict[int, list[Access]] = {}
         self._pairs: dict[tuple[int, int], Bools] = {}
         nodes = tree.walk()
-        self._by = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, DeclareEvent)}
+        self._by = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, t.DeclareEvent)}
         self._dependences = EventDependences.of(nodes)
         signals, leads = self._dependences.signals, self._dependences.may
         for wait in nodes:
-            if isinstance(wait.op, WaitEvent) and not _alone(wait):
+            if isinstance(wait.op, t.WaitEvent) and not _alone(wait):
                 name = wait.op.event.event.name
                 sites = [n for n, event in signals if n.role is wait.role and name in leads[event]]
                 direct = [n for n, event in signals if event == name]
@@ -142,7 +131,7 @@ class EventAccesses(Accesses):
                 self._found.setdefault(id(site), []).append(write)
                 self._pairs[id(read), id(write)] = pairs
                 met |= pairs.any(axis=1)
-        looped = any(isinstance(a.op, (For, While)) for a in wait.ancestors())
+        looped = any(isinstance(a.op, (t.For, t.While)) for a in wait.ancestors())
         if not whole or (looped and not met.all()):
             notes = [Note("the next generation depends on this", site.op.span) for site in sites[:1]]
             raise EventWaitersApart(wait.op.span, event=name, notes=notes)
@@ -155,7 +144,7 @@ class EventAccesses(Accesses):
     def _starts_of(self, site: Node) -> Ints:
         """The threads that arrive at ``site``."""
         body = site.parent
-        by = self._by.get(_event_of(site), "instance") if isinstance(site.op, TriggerEvent) else "instance"
+        by = self._by.get(_event_of(site), "instance") if isinstance(site.op, t.TriggerEvent) else "instance"
         if by == "thread":
             return np.flatnonzero(body.mask)
         part = body.warps() if by == "warp" else body.partition(len(body.chain))
@@ -165,7 +154,7 @@ class EventAccesses(Accesses):
 def _other_slot(wait: Access, arrival: Access, carried: frozenset[str]) -> bool:
     """Whether the two certainly use different slots of one event, no loop having gone on in between."""
     mine, its = wait.node.op, arrival.node.op
-    assert isinstance(mine, WaitEvent) and isinstance(its, (TriggerEvent, Copy)) and its.event is not None
+    assert isinstance(mine, t.WaitEvent) and isinstance(its, (t.TriggerEvent, t.Copy)) and its.event is not None
     numbers = [_number_of(ref) for ref in (mine.event, its.event)]
     if carried or mine.event.event.name != its.event.event.name or numbers[0] is None or numbers[1] is None:
         return False
@@ -183,12 +172,12 @@ def _number_of(ref: EventRef) -> Expr | None:
 
 def _alone(node: Node) -> bool:
     """Whether one elected thread does this."""
-    return node.role is not None and isinstance(node.role.op, InThreads) and node.role.op.solo
+    return node.role is not None and isinstance(node.role.op, t.InThreads) and node.role.op.solo
 
 
 def _event_of(site: Node) -> str:
     """The event on which the trigger or copy ``site`` arrives."""
-    assert isinstance(site.op, (TriggerEvent, Copy)) and site.op.event is not None
+    assert isinstance(site.op, (t.TriggerEvent, t.Copy)) and site.op.event is not None
     return site.op.event.event.name
 
 

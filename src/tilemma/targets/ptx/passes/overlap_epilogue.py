@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tilemma.ir import tile as t
 from tilemma.ir.expr import (
     INDEX,
     Cast,
@@ -39,29 +40,6 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.plans import FragmentPlan
-from tilemma.ir.tile import (
-    Apply,
-    Assign,
-    Barrier,
-    Body,
-    Break,
-    BulkWait,
-    Continue,
-    Copy,
-    Declare,
-    DeclareFragment,
-    Fill,
-    For,
-    FragmentRef,
-    If,
-    InThreads,
-    Kernel,
-    Mma,
-    Op,
-    ProxyFence,
-    SetFragmentElement,
-    Store,
-)
 from tilemma.ir.walk import expressions, rewrite, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
@@ -71,26 +49,26 @@ from tilemma.targets.ptx.passes.element_tiles import like
 # Registers of a thread besides the accumulator and the packed tile: addresses, predicates, indices.
 _OTHERS = 40
 # A piece contains all its synchronisation: with the piece before it, and of its copy with its store.
-_PIECE = (BulkWait, Barrier, Store, ProxyFence, Barrier, Copy)
+_PIECE = (t.BulkWait, t.Barrier, t.Store, t.ProxyFence, t.Barrier, t.Copy)
 
 
 @record(slots=False)
 class OverlapEpilogue:
     """Moves the pieces of a stored tile into the next tile's main loop if registers suffice."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
-        def settle(op: Op) -> Op:
-            if isinstance(op, InThreads) and op.asynchronous and op.registers is not None:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
+        def settle(op: t.Op) -> t.Op:
+            if isinstance(op, t.InThreads) and op.asynchronous and op.registers is not None:
                 return replace(op, body=_role(op.body, op.registers, log))
             return op
 
         return replace(kernel, body=rewrite(kernel.body, settle))
 
 
-def _role(body: Body, registers: int, log: list[Decision]) -> Body:
-    out: list[Op] = []
+def _role(body: t.Body, registers: int, log: list[Decision]) -> t.Body:
+    out: list[t.Op] = []
     for op in body:
-        found = _overlapped(op, registers, log) if isinstance(op, For) else None
+        found = _overlapped(op, registers, log) if isinstance(op, t.For) else None
         out += found if found is not None else (op,)
     return tuple(out)
 
@@ -99,16 +77,16 @@ def _role(body: Body, registers: int, log: list[Decision]) -> Body:
 class _Tile:
     """A loop over ``tiles`` that ends with ``pieces`` of ``mc``, which ``loop`` multiplies into."""
 
-    tiles: For
-    before: Body
-    loop: For
-    pieces: list[Body]
-    mc: FragmentRef
+    tiles: t.For
+    before: t.Body
+    loop: t.For
+    pieces: list[t.Body]
+    mc: t.FragmentRef
     plan: FragmentPlan
-    stored: Store
+    stored: t.Store
 
 
-def _overlapped(tiles: For, registers: int, log: list[Decision]) -> Body | None:
+def _overlapped(tiles: t.For, registers: int, log: list[Decision]) -> t.Body | None:
     """The replacement of the loop over tiles, or None if it is not changed."""
     found = _found(tiles)
     if found is None or found.stored.dst.dtype.bits > 16:
@@ -129,53 +107,53 @@ def _overlapped(tiles: For, registers: int, log: list[Decision]) -> Body | None:
     return _delayed(found)
 
 
-def _found(tiles: For) -> _Tile | None:
+def _found(tiles: t.For) -> _Tile | None:
     pieces = _pieces(tiles.body)
     before = tiles.body[: len(tiles.body) - sum(map(len, pieces))]
-    stores = [op for piece in pieces for op in piece if isinstance(op, Store)]
+    stores = [op for piece in pieces for op in piece if isinstance(op, t.Store)]
     stored = {s.fragment for s in stores}
     if len(pieces) < 2 or len(stored) > 1:
         return None
     (mc,) = stored
     if mc.index:
         return None
-    loops = [op for op in before if isinstance(op, For) and _multiplies(op, mc)]
-    plan = next((op.plan for op in before if isinstance(op, DeclareFragment) and op.name == mc.name), None)
+    loops = [op for op in before if isinstance(op, t.For) and _multiplies(op, mc)]
+    plan = next((op.plan for op in before if isinstance(op, t.DeclareFragment) and op.name == mc.name), None)
     if plan is None or len(loops) != 1:
         return None
     return _Tile(tiles, before, loops[0], pieces, mc, plan, stores[0])
 
 
-def _delayed(found: _Tile) -> Body:
+def _delayed(found: _Tile) -> t.Body:
     tiles, loop, pieces, mc, span = found.tiles, found.loop, found.pieces, found.mc, found.stored.span
     dtype = found.stored.dst.dtype
     packed = like(found.plan, dtype, mc.name, span)
-    held, waiting = FragmentRef(f"{mc.name}.held"), Var(f"{mc.name}.waiting", INDEX)
+    held, waiting = t.FragmentRef(f"{mc.name}.held"), Var(f"{mc.name}.waiting", INDEX)
     places = _places(found)
     overlapped = [_overlapped_piece(piece, held, places) for piece in pieces]
-    each = (If(binary("eq", loop.index, j), piece, span=span) for j, piece in enumerate(overlapped))
+    each = (t.If(binary("eq", loop.index, j), piece, span=span) for j, piece in enumerate(overlapped))
     due = binary("land", binary("gt", waiting, 0), binary("lt", loop.index, len(pieces)))
-    main_loop = replace(loop, body=(*loop.body, If(due, tuple(each), span=span)))
+    main_loop = replace(loop, body=(*loop.body, t.If(due, tuple(each), span=span)))
     ready = (
         _packed(mc, found.plan, held, packed),
-        *(Assign(var, e, span=span) for e, var in places.items()),
+        *(t.Assign(var, e, span=span) for e, var in places.items()),
     )
     another = binary("lt", add(tiles.index, tiles.step), tiles.stop)
     may_wait = binary("land", another, binary("ge", loop.stop, len(pieces)))
-    way = If(
-        may_wait, (Assign(waiting, const(1), span=span),), tuple(op for p in overlapped for op in p), span=span
+    way = t.If(
+        may_wait, (t.Assign(waiting, const(1), span=span),), tuple(op for p in overlapped for op in p), span=span
     )
     before = tuple(main_loop if op is loop else op for op in found.before)
     return (
-        DeclareFragment(held.name, (), dtype, found.plan.shape, packed, guarded=True, span=span),
-        *(Declare(v, const(0), span=span) for v in (waiting, *places.values())),
+        t.DeclareFragment(held.name, (), dtype, found.plan.shape, packed, guarded=True, span=span),
+        *(t.Declare(v, const(0), span=span) for v in (waiting, *places.values())),
         replace(tiles, body=(*before, *ready, way)),
     )
 
 
-def _pieces(body: Body) -> list[Body]:
+def _pieces(body: t.Body) -> list[t.Body]:
     """The pieces that ``body`` ends with."""
-    found: list[Body] = []
+    found: list[t.Body] = []
     end = len(body)
     while end >= len(_PIECE):
         piece = body[end - len(_PIECE) : end]
@@ -186,24 +164,24 @@ def _pieces(body: Body) -> list[Body]:
     return found
 
 
-def _multiplies(loop: For, mc: FragmentRef) -> bool:
+def _multiplies(loop: t.For, mc: t.FragmentRef) -> bool:
     """Whether ``loop`` goes from 0, a step at a time, and multiplies into ``mc``."""
     counts = value_of(loop.start) == 0 and value_of(loop.step) == 1
-    return counts and any(isinstance(x, Mma) and x.acc == mc for x in walk(loop.body))
+    return counts and any(isinstance(x, t.Mma) and x.acc == mc for x in walk(loop.body))
 
 
 def _uneven(found: _Tile) -> bool:
     """Whether the main loop's trip count may differ between tiles, or a loop may be left early."""
     stop = found.loop.stop
     differs = depends_on(stop, {found.tiles.index.name}) or bool(_variables((stop,)) & _changed(found.tiles))
-    return differs or any(isinstance(op, (Break, Continue)) for op in walk(found.tiles.body))
+    return differs or any(isinstance(op, (t.Break, t.Continue)) for op in walk(found.tiles.body))
 
 
 def _used(found: _Tile) -> bool:
     """Whether there is element work, which may need registers, or another use of the accumulator."""
     for op in walk(found.before):
-        other = not isinstance(op, (Mma, Fill, DeclareFragment))
-        if isinstance(op, Apply) or (other and any(r == found.mc for _, r in fragment_uses(op))):
+        other = not isinstance(op, (t.Mma, t.Fill, t.DeclareFragment))
+        if isinstance(op, t.Apply) or (other and any(r == found.mc for _, r in fragment_uses(op))):
             return True
     return False
 
@@ -211,13 +189,15 @@ def _used(found: _Tile) -> bool:
 def _local(found: _Tile) -> bool:
     """Whether the pieces read variables that the loop over tiles changes, or stage each tile elsewhere."""
     everything = [e for piece in found.pieces for op in piece for e in expressions(op)]
-    elsewhere = [e for piece in found.pieces for op in piece if not isinstance(op, Copy) for e in expressions(op)]
+    elsewhere = [
+        e for piece in found.pieces for op in piece if not isinstance(op, t.Copy) for e in expressions(op)
+    ]
     moves = any(depends_on(e, {found.tiles.index.name}) for e in elsewhere)
     return moves or bool(_variables(everything) & _changed(found.tiles))
 
 
-def _changed(loop: For) -> set[str]:
-    return {op.var.name for op in walk(loop.body) if isinstance(op, (Declare, Assign))}
+def _changed(loop: t.For) -> set[str]:
+    return {op.var.name for op in walk(loop.body) if isinstance(op, (t.Declare, t.Assign))}
 
 
 def _variables(found: Iterable[Expr]) -> set[str]:
@@ -226,25 +206,25 @@ def _variables(found: Iterable[Expr]) -> set[str]:
 
 def _places(found: _Tile) -> dict[Expr, Var]:
     """A variable for each part of the pieces' places that depends on the tile."""
-    copies = [op for piece in found.pieces for op in piece if isinstance(op, Copy)]
+    copies = [op for piece in found.pieces for op in piece if isinstance(op, t.Copy)]
     moving = dict.fromkeys(e for c in copies for e in c.dst.offsets if depends_on(e, {found.tiles.index.name}))
     return {e: Var(f"{found.mc.name}.place{i}", e.type) for i, e in enumerate(moving)}
 
 
-def _overlapped_piece(piece: Body, held: FragmentRef, places: dict[Expr, Var]) -> Body:
+def _overlapped_piece(piece: t.Body, held: t.FragmentRef, places: dict[Expr, Var]) -> t.Body:
     """``piece`` of the packed tile, at ``places``."""
-    out: list[Op] = []
+    out: list[t.Op] = []
     for op in piece:
-        if isinstance(op, Store):
+        if isinstance(op, t.Store):
             op = replace(op, fragment=held)
-        elif isinstance(op, Copy):
+        elif isinstance(op, t.Copy):
             op = replace(op, dst=replace(op.dst, offsets=tuple(places.get(e, e) for e in op.dst.offsets)))
         out.append(op)
     return tuple(out)
 
 
-def _packed(mc: FragmentRef, plan: FragmentPlan, held: FragmentRef, packed: FragmentPlan) -> Op:
+def _packed(mc: t.FragmentRef, plan: FragmentPlan, held: t.FragmentRef, packed: FragmentPlan) -> t.Op:
     """``held = mc``, converted."""
     at = tuple(Index(f"{held.name}.{x}", const(n)) for x, n in zip("ij", plan.shape, strict=True))
     value = Cast(FragmentElement(mc.name, at, plan.dtype), packed.dtype)
-    return Apply(held, at, (SetFragmentElement(held, value),))
+    return t.Apply(held, at, (t.SetFragmentElement(held, value),))

@@ -15,6 +15,7 @@ from typing import Any
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
+from tilemma.ir import tile
 from tilemma.ir.effects import updated_views, written_views
 from tilemma.ir.expr import (
     Binary,
@@ -29,21 +30,6 @@ from tilemma.ir.expr import (
     const,
     value_of,
     with_operands,
-)
-from tilemma.ir.tile import (
-    Alloc,
-    ArrayParameter,
-    Assert,
-    Copy,
-    DeclareFragment,
-    FragmentRef,
-    Kernel,
-    LaneMma,
-    Load,
-    Mma,
-    Op,
-    SetElement,
-    Store,
 )
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import Axis, Buffer, Space, View
@@ -106,14 +92,14 @@ class PackedMajor(CompileError):
 class PackElements:
     """Rewrites buffers, views, loads and element reads of types narrower than a byte."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: tile.Kernel, log: list[Decision]) -> tile.Kernel:
         """Raises PackedWidth, PackedStep, PackedWrite, PackedLoad, PackedUse, PackedMajor."""
         narrow = {p.buffer.name for p in kernel.arrays if p.buffer.dtype.bits < 8}
         work = _Packing(kernel)
         body = rewrite(kernel.body, work.operation)
         if not narrow and not work.found:
             return kernel
-        params = tuple(work.parameter(p) if isinstance(p, ArrayParameter) else p for p in kernel.params)
+        params = tuple(work.parameter(p) if isinstance(p, tile.ArrayParameter) else p for p in kernel.params)
         for name, t in sorted(work.found.items()):
             text = f"{t}, {t.per_byte} elements a byte"
             log.append(Decision("packing", name, text, {"dtype": t.name}, span=kernel.span))
@@ -123,10 +109,10 @@ class PackElements:
 
 
 class _Packing:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: tile.Kernel) -> None:
         self.found: dict[str, DType] = {}
         self.loads = 0
-        self.loaded = {op.fragment.name: op.src.dtype for op in walk(kernel.body) if isinstance(op, Load)}
+        self.loaded = {op.fragment.name: op.src.dtype for op in walk(kernel.body) if isinstance(op, tile.Load)}
         self.span: Span | None = kernel.span
         self.start = kernel.span
         # Dimensions that are the last of a packed array: the launch requires multiples.
@@ -136,51 +122,53 @@ class _Packing:
             if isinstance(last, Dim) and p.buffer.dtype.bits < 8:
                 self.dims[last.name] = max(self.dims.get(last.name, 1), p.buffer.dtype.per_byte)
 
-    def parameter(self, p: ArrayParameter) -> ArrayParameter:
+    def parameter(self, p: tile.ArrayParameter) -> tile.ArrayParameter:
         if p.buffer.dtype.bits >= 8:
             return p
         if p.facts is not None and p.facts.contiguous != p.buffer.rank - 1:
             raise self._step(p.buffer, "does not have its last dimension contiguous in memory", p.span)
         return replace(p, buffer=self.buffer(p.buffer, p.span))
 
-    def conditions(self) -> Iterator[Assert]:
+    def conditions(self) -> Iterator[tile.Assert]:
         """What a call must fulfil: rows of whole bytes."""
         for name, per in self.dims.items():
             whole = binary("eq", binary("mod", Dim(name), const(per)), const(0))
-            yield Assert(whole, f"{name} is a multiple of {per}: a byte holds {per} elements", span=self.start)
+            yield tile.Assert(
+                whole, f"{name} is a multiple of {per}: a byte holds {per} elements", span=self.start
+            )
 
-    def operation(self, op: Op) -> Op | tuple[Op, ...]:
+    def operation(self, op: tile.Op) -> tile.Op | tuple[tile.Op, ...]:
         self.span = op.span or self.span
         self._refuse_writes(op)
-        if isinstance(op, SetElement) and op.view.dtype.bits < 8:
+        if isinstance(op, tile.SetElement) and op.view.dtype.bits < 8:
             return self._set(op)
         op = map_expressions(op, self.expression)
-        if isinstance(op, Mma):
+        if isinstance(op, tile.Mma):
             return self._multiply(op)
-        if isinstance(op, Load):
+        if isinstance(op, tile.Load):
             return self._load(op)
-        if isinstance(op, Alloc) and op.buffer.dtype.bits < 8:
+        if isinstance(op, tile.Alloc) and op.buffer.dtype.bits < 8:
             return replace(op, buffer=self.buffer(op.buffer, op.span), init=self._initial(op))
         changes: dict[str, Any] = {}
         for name, _ in type(op).fields_touched:
             value = getattr(op, name)
             if isinstance(value, View) and value.dtype.bits < 8:
-                if not isinstance(op, (Copy, LaneMma)):
+                if not isinstance(op, (tile.Copy, tile.LaneMma)):
                     raise PackedUse(op.span, name=value.base.name, dtype=value.dtype)
                 changes[name] = self.view(value)
         return with_fields(op, changes)
 
     # ---- operations
 
-    def _refuse_writes(self, op: Op) -> None:
-        if isinstance(op, (Copy, LaneMma)):
+    def _refuse_writes(self, op: tile.Op) -> None:
+        if isinstance(op, (tile.Copy, tile.LaneMma)):
             return
         for view in written_views(op):
-            if view.dtype.bits < 8 and not (isinstance(op, SetElement) and view.base.space is Space.LOCAL):
-                what = "`mma.store`" if isinstance(op, Store) else "an assignment"
+            if view.dtype.bits < 8 and not (isinstance(op, tile.SetElement) and view.base.space is Space.LOCAL):
+                what = "`mma.store`" if isinstance(op, tile.Store) else "an assignment"
                 raise self.write(view.base, "an atomic" if updated_views(op) else what)
 
-    def _initial(self, op: Alloc) -> Expr | None:
+    def _initial(self, op: tile.Alloc) -> Expr | None:
         """The value of each byte of a buffer with a first value."""
         t, init = op.buffer.dtype, op.init
         value = None if init is None else value_of(init)
@@ -191,7 +179,7 @@ class _Packing:
         field = int(value) & ((1 << t.bits) - 1)
         return const(sum(field << t.bits * i for i in range(t.per_byte)), dtypes.u8)
 
-    def _set(self, op: SetElement) -> Op:
+    def _set(self, op: tile.SetElement) -> tile.Op:
         """The element's bits in its byte, whose other elements stay."""
         t, view = op.view.dtype, op.view.map(self.expression)
         byte, place = self._place(view)
@@ -214,7 +202,7 @@ class _Packing:
         found = Cast(Cast(value, wide), dtypes.s32)
         return binary("min", binary("max", found, const(low)), const(high))
 
-    def _load(self, op: Load) -> Load:
+    def _load(self, op: tile.Load) -> tile.Load:
         source, element = op.src.dtype, op.element
         if min(source.bits, element.bits) >= 8:
             return op
@@ -224,8 +212,8 @@ class _Packing:
             raise PackedLoad(op.span, source=source, target=element)
         return replace(op, src=self.view(op.src), dtype=element, packed_dtype=source)
 
-    def _multiply(self, op: Mma) -> Op | tuple[Op, ...]:
-        before: list[Op] = []
+    def _multiply(self, op: tile.Mma) -> tile.Op | tuple[tile.Op, ...]:
+        before: list[tile.Op] = []
         changes: dict[str, Any] = {}
         for view in (op.scale_a, op.scale_b):
             if view is not None and view.dtype.bits < 8:
@@ -237,10 +225,10 @@ class _Packing:
                 raise PackedMajor(op.span, contract=op.contract.value, letter=name.upper(), dtype=t)
             if isinstance(x, View) and x.dtype.bits < 8:
                 self.loads += 1
-                ref = FragmentRef(f"{x.base.name}.{name}.packed{self.loads}")
+                ref = tile.FragmentRef(f"{x.base.name}.{name}.packed{self.loads}")
                 before += [
-                    DeclareFragment(ref.name, (), x.dtype, x.static_shape, span=op.span),
-                    self._load(Load(ref, x, span=op.span)),
+                    tile.DeclareFragment(ref.name, (), x.dtype, x.static_shape, span=op.span),
+                    self._load(tile.Load(ref, x, span=op.span)),
                 ]
                 changes[name] = ref
         return (*before, replace(op, **changes)) if before else op

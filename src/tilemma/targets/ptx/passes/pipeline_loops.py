@@ -25,27 +25,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilemma.atoms import MmaAtom, catalogue
+from tilemma.ir import tile as t
 from tilemma.ir.expr import Element, Expr, Index, Var, add, binary, const, mul, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings, effective
 from tilemma.ir.ranges import interval
-from tilemma.ir.tile import (
-    Alloc,
-    Body,
-    Copy,
-    Declare,
-    DeclareFragment,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Mma,
-    Op,
-    Parallel,
-    SwapFutures,
-    WaitFuture,
-    While,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import (
     bodies,
@@ -74,10 +58,10 @@ class _Plan:
     """``stages`` of each buffer that ``copies`` fill; ``group``: the `parallel` to distribute; ``clamped``: the
     copies after the last iteration repeat its tiles."""
 
-    loop: For
-    copies: tuple[Copy, ...]
+    loop: t.For
+    copies: tuple[t.Copy, ...]
     stages: int
-    group: Parallel | None
+    group: t.Parallel | None
     clamped: bool
 
 
@@ -87,7 +71,7 @@ class PipelineLoops:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         if not Target.of(self.arch).has("cp.async"):
             return kernel
         said, before, rounds = list[Decision](), kernel, 0
@@ -101,7 +85,7 @@ class PipelineLoops:
             kernel = replace(kernel, pipeline=replace(kernel.pipeline, stages=None))
         return kernel
 
-    def _plans(self, kernel: Kernel, log: list[Decision]) -> dict[int, _Plan]:
+    def _plans(self, kernel: t.Kernel, log: list[Decision]) -> dict[int, _Plan]:
         """Plans by the identity of the operation to replace: of several loops in one `parallel` the first has one.
         The next call finds the others in a `parallel` of their own."""
         plans: dict[int, _Plan] = {}
@@ -114,22 +98,22 @@ class PipelineLoops:
                 plans |= {} if plan is None or place is None else {place: plan}
         return plans
 
-    def _plan(self, found: LoopCopies, kernel: Kernel, log: list[Decision]) -> _Plan | None:
+    def _plan(self, found: LoopCopies, kernel: t.Kernel, log: list[Decision]) -> _Plan | None:
         """The plan for a loop; None, with a decision that says why, where it stays as it is."""
         loop = found.loop
-        asked = effective(loop.pipeline if isinstance(loop, For) else None, kernel.pipeline)
+        asked = effective(loop.pipeline if isinstance(loop, t.For) else None, kernel.pipeline)
         if asked is not None and (asked.off or asked.stages == 1):
             return None
         wanted = asked is not None or _multiplies_by_warps(loop)
-        group = next((p for p in reversed(found.parents) if isinstance(p, Parallel)), None)
+        group = next((p for p in reversed(found.parents) if isinstance(p, t.Parallel)), None)
         group = None if group is None or kind(group) == "block" else group
         obstacles = list(found.obstacles)
         copies, more = _block_wide(found, group)
         obstacles += more
         if copies and asked is None and (blocking := _blocking(loop, copies)) is not None:
             copies, obstacles = (), [*obstacles, blocking]
-        trips = trip_count(loop) if isinstance(loop, For) else None
-        if isinstance(loop, For) and wanted and copies and trips not in (0, 1):
+        trips = trip_count(loop) if isinstance(loop, t.For) else None
+        if isinstance(loop, t.For) and wanted and copies and trips not in (0, 1):
             stages = self._stages(loop, copies, asked, found, group, trips, log)
             if stages >= 2:
                 self._report(loop, copies, stages, obstacles, log)
@@ -141,18 +125,18 @@ class PipelineLoops:
 
     def _stages(
         self,
-        loop: For,
-        copies: tuple[Copy, ...],
+        loop: t.For,
+        copies: tuple[t.Copy, ...],
         asked: PipelineSettings | None,
         found: LoopCopies,
-        group: Parallel | None,
+        group: t.Parallel | None,
         trips: int | None,
         log: list[Decision],
     ) -> int:
         """The stages that are asked for, else those that suit the target, as far as shared memory suffices."""
-        block = next(p for p in found.parents if isinstance(p, Parallel) and kind(p) == "block")
+        block = next(p for p in found.parents if isinstance(p, t.Parallel) and kind(p) == "block")
         given = asked.stages if asked is not None else None
-        fragments = [x for x in walk(block.body) if isinstance(x, DeclareFragment) and x.plan is not None]
+        fragments = [x for x in walk(block.body) if isinstance(x, t.DeclareFragment) and x.plan is not None]
         operands = [x for x in fragments if x.plan is not None and x.plan.role in ("A", "B")]
         registers = registers_with_two_sets(fragments, operands)
         most = given or stages_of_cp_async(self.arch, registers, block_threads(block))
@@ -171,7 +155,7 @@ class PipelineLoops:
         return stages
 
     def _report(
-        self, loop: For, copies: tuple[Copy, ...], stages: int, obstacles: list[Obstacle], log: list[Decision]
+        self, loop: t.For, copies: tuple[t.Copy, ...], stages: int, obstacles: list[Obstacle], log: list[Decision]
     ) -> None:
         tiles = ", ".join(f"`{c.dst.base.name}`" for c in copies)
         text = (
@@ -182,15 +166,15 @@ class PipelineLoops:
         for o in obstacles:
             log.append(_obstacle(loop, o, "one copy stays where it is: "))
 
-    def _refuse(self, loop: Op, obstacles: list[Obstacle], log: list[Decision]) -> None:
+    def _refuse(self, loop: t.Op, obstacles: list[Obstacle], log: list[Decision]) -> None:
         log.extend(_obstacle(loop, o, "not pipelined: ") for o in dict.fromkeys(obstacles))
 
 
-def _subject(loop: Op) -> str:
-    return f"loop over `{loop.index.name}`" if isinstance(loop, For) else "loop"
+def _subject(loop: t.Op) -> str:
+    return f"loop over `{loop.index.name}`" if isinstance(loop, t.For) else "loop"
 
 
-def _obstacle(loop: Op, o: Obstacle, prefix: str) -> Decision:
+def _obstacle(loop: t.Op, o: Obstacle, prefix: str) -> Decision:
     data = {"rule": o.rule, "found": o.found, "change": o.change}
     return Decision("pipeline", _subject(loop), f"{prefix}{o}", data, warning=True, span=o.span or loop.span)
 
@@ -198,19 +182,19 @@ def _obstacle(loop: Op, o: Obstacle, prefix: str) -> Decision:
 # ---- which copies, how many stages -----------------------------------------------------------------------------
 
 
-def _multiplies_by_warps(loop: Op) -> bool:
+def _multiplies_by_warps(loop: t.Op) -> bool:
     """Whether ``loop`` multiplies, and no multiply reads shared memory by itself, as wgmma does."""
-    atoms = [catalogue[op.atom] for op in walk((loop,)) if isinstance(op, Mma) and op.atom is not None]
+    atoms = [catalogue[op.atom] for op in walk((loop,)) if isinstance(op, t.Mma) and op.atom is not None]
     return bool(atoms) and not any(isinstance(a, MmaAtom) and a.asynchronous for a in atoms)
 
 
-def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, ...], list[Obstacle]]:
+def _block_wide(found: LoopCopies, group: t.Parallel | None) -> tuple[tuple[t.Copy, ...], list[Obstacle]]:
     """The copies ahead that all threads of the block execute by cp.async, and what is against the others."""
     loop, obstacles = found.loop, list[Obstacle]()
     if not found.ahead:
         return (), []
-    inside = [p for p in found.parents if isinstance(p, (Parallel, InThreads))]
-    while inside and isinstance(inside[0], Parallel) and kind(inside[0]) != "block":
+    inside = [p for p in found.parents if isinstance(p, (t.Parallel, t.InThreads))]
+    while inside and isinstance(inside[0], t.Parallel) and kind(inside[0]) != "block":
         inside.pop(0)  # the cluster
     scoped = inside[1:] == ([] if group is None else [group])
     if not scoped or (group is not None and not _distributes(group, loop)):
@@ -218,7 +202,7 @@ def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, 
         fix = "put the loop directly into the block, and the work of the warps into a `parallel` inside it"
         return (), [Obstacle("scope", text, fix, loop.span)]
     kept = []
-    assert isinstance(loop, For)
+    assert isinstance(loop, t.For)
     for c in found.ahead:
         name = c.dst.base.name
         if c.engine == "tma":
@@ -243,18 +227,18 @@ def _block_wide(found: LoopCopies, group: Parallel | None) -> tuple[tuple[Copy, 
     return tuple(kept), obstacles
 
 
-def _blocking(loop: For | While, ahead: tuple[Copy, ...]) -> Obstacle | None:
+def _blocking(loop: t.For | t.While, ahead: tuple[t.Copy, ...]) -> Obstacle | None:
     """A copy by cp.async of ``loop`` itself that every iteration waits for, and for all issued before it."""
 
-    def every(body: Body) -> Iterator[Op]:
+    def every(body: t.Body) -> Iterator[t.Op]:
         for op in body:
             yield op
-            if not isinstance(op, (If, InThreads, For, While)):
+            if not isinstance(op, (t.If, t.InThreads, t.For, t.While)):
                 for _, inner in bodies(op):
                     yield from every(inner)
 
     for op in every(loop.body):
-        if isinstance(op, Copy) and op.plan is not None and op.plan.engine == "cp.async" and op not in ahead:
+        if isinstance(op, t.Copy) and op.plan is not None and op.plan.engine == "cp.async" and op not in ahead:
             text = f"every iteration waits for the copy into `{op.dst.base.name}`, which stays where it is"
             return Obstacle(
                 "waits-anyway", text, "make all copies of the loop such that they can be ahead", op.span
@@ -262,9 +246,9 @@ def _blocking(loop: For | While, ahead: tuple[Copy, ...]) -> Obstacle | None:
     return None
 
 
-def _distributes(group: Parallel, loop: Op) -> bool:
+def _distributes(group: t.Parallel, loop: t.Op) -> bool:
     """Whether ``group`` may be replaced by one `parallel` for each part of its body around ``loop``."""
-    if not isinstance(loop, For) or group.asynchronous or kind(group) != "group":
+    if not isinstance(loop, t.For) or group.asynchronous or kind(group) != "group":
         return False
     if not any(op is loop for op in group.body):
         return False
@@ -272,38 +256,40 @@ def _distributes(group: Parallel, loop: Op) -> bool:
     if limits & {i.name for i in group.indices}:
         return False
     # Scalars and local buffers are private to an instance and cannot connect two parallels.
-    private = (op for op in (*group.body, *loop.body) if isinstance(op, (Declare, Alloc)))
-    return all(isinstance(op, Alloc) and op.buffer.space is Space.SHARED for op in private)
+    private = (op for op in (*group.body, *loop.body) if isinstance(op, (t.Declare, t.Alloc)))
+    return all(isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED for op in private)
 
 
-def _shared_bytes(block: Parallel, group: Parallel | None, loop: For, copies: tuple[Copy, ...]) -> tuple[int, int]:
+def _shared_bytes(
+    block: t.Parallel, group: t.Parallel | None, loop: t.For, copies: tuple[t.Copy, ...]
+) -> tuple[int, int]:
     """Bytes of shared memory that are live together with ``loop`` besides the tiles of ``copies``, and bytes of a
     stage of these."""
     sizes = {
         op.buffer.name: op.layout.total(op.buffer.copies)
         for op in walk(block.body)
-        if isinstance(op, Alloc) and op.buffer.space is Space.SHARED and op.layout is not None
+        if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED and op.layout is not None
     }
     staged = {c.dst.base.name for c in copies}
     top = [x for op in block.body for x in (group.body if group is not None and op is group else (op,))]
     at = next(i for i, op in enumerate(top) if any(x is loop for x in walk((op,))))
 
-    def used(body: Iterable[Op]) -> set[str]:
-        return {v.base.name for op in walk(tuple(body)) for v in touched(op) if not isinstance(op, Alloc)}
+    def used(body: Iterable[t.Op]) -> set[str]:
+        return {v.base.name for op in walk(tuple(body)) for v in touched(op) if not isinstance(op, t.Alloc)}
 
     # Buffers that are not used until after the loop, or no longer, share the memory of its tiles, if need be after
     # a barrier.
-    later = {op.buffer.name for op in top if isinstance(op, Alloc) and op.init is None} - used(top[: at + 1])
+    later = {op.buffer.name for op in top if isinstance(op, t.Alloc) and op.init is None} - used(top[: at + 1])
     earlier = set(sizes) - used(top[at:])
     apart = later | earlier | staged
     return sum(n for name, n in sizes.items() if name not in apart), sum(sizes[n] for n in staged)
 
 
-def _sunk(block: Parallel) -> Parallel:
+def _sunk(block: t.Parallel) -> t.Parallel:
     """``block`` with the declaration of each shared buffer at its first use: buffers that are used one after the
     other can share memory."""
     body = list(block.body)
-    for alloc in [op for op in body if isinstance(op, Alloc) and op.init is None]:
+    for alloc in [op for op in body if isinstance(op, t.Alloc) and op.init is None]:
         name, at = alloc.buffer.name, body.index(alloc)
         used = (
             i
@@ -317,7 +303,7 @@ def _sunk(block: Parallel) -> Parallel:
     return block if tuple(body) == block.body else replace(block, body=tuple(body))
 
 
-def _may_overrun(copy: Copy, index: Index) -> bool:
+def _may_overrun(copy: t.Copy, index: Index) -> bool:
     """Whether ``copy`` is valid for iterations after the last: its tile crosses upper edges of its array only."""
     if copy.src.static_shape is None or copy.src.reshape is not None or copy.src.base.space is not Space.GLOBAL:
         return False
@@ -337,21 +323,21 @@ def _may_overrun(copy: Copy, index: Index) -> bool:
 class _Rewriter:
     """Replaces the operations of ``plans``, which are keyed by the identity of the loop or of its `parallel`."""
 
-    def __init__(self, kernel: Kernel, plans: dict[int, _Plan]) -> None:
+    def __init__(self, kernel: t.Kernel, plans: dict[int, _Plan]) -> None:
         self.plans = plans
         self.indices = Names.of(kernel.body)
-        self.allocs = {op.buffer.name: op for op in walk(kernel.body) if isinstance(op, Alloc)}
+        self.allocs = {op.buffer.name: op for op in walk(kernel.body) if isinstance(op, t.Alloc)}
         self.moved = {c.dst.base.name for plan in plans.values() for c in plan.copies}
         self.taken = {*self.allocs, *(p.buffer.name for p in kernel.arrays)}
-        self.taken |= {op.future for op in walk(kernel.body) if isinstance(op, Copy) and op.future is not None}
+        self.taken |= {op.future for op in walk(kernel.body) if isinstance(op, t.Copy) and op.future is not None}
 
-    def body(self, body: Body) -> Body:
-        out: list[Op] = []
+    def body(self, body: t.Body) -> t.Body:
+        out: list[t.Op] = []
         for op in body:
             plan = self.plans.get(id(op))
             if plan is None:
                 # An initial value of a tile is never read.
-                moved = isinstance(op, Alloc) and op.init is not None and op.buffer.name in self.moved
+                moved = isinstance(op, t.Alloc) and op.init is not None and op.buffer.name in self.moved
                 op = with_fields(op, {"init": None} if moved else {})
                 out.append(with_bodies(op, self.body))
             elif plan.group is None:
@@ -360,13 +346,13 @@ class _Rewriter:
                 out += self._distributed(plan, plan.group)
         return tuple(out)
 
-    def _distributed(self, plan: _Plan, group: Parallel) -> Body:
+    def _distributed(self, plan: _Plan, group: t.Parallel) -> t.Body:
         """The parts of ``group`` before, in and after the loop, each under a `parallel` of its own."""
         at = next(i for i, op in enumerate(group.body) if op is plan.loop)
         parts = group.body[:at], group.body[at + 1 :]
-        outside = tuple(op for part in parts for op in part if isinstance(op, (DeclareFragment, Alloc)))
+        outside = tuple(op for part in parts for op in part if isinstance(op, (t.DeclareFragment, t.Alloc)))
         moved = {c.dst.base.name for c in plan.copies}
-        allocs = tuple(op for op in outside if not (isinstance(op, Alloc) and op.buffer.name in moved))
+        allocs = tuple(op for op in outside if not (isinstance(op, t.Alloc) and op.buffer.name in moved))
         before, after = (tuple(op for op in part if op not in outside) for part in parts)
         own = tuple(op for op in plan.loop.body if op not in plan.copies and not _allocates(op, moved))
         inside = replace(group, body=own)
@@ -378,15 +364,15 @@ class _Rewriter:
             *((self.indices.renamed(replace(group, body=after)),) if after else ()),
         )
 
-    def _pipelined(self, plan: _Plan, body: Body) -> Body:
+    def _pipelined(self, plan: _Plan, body: t.Body) -> t.Body:
         """The loop with ``body``, and the copies around it."""
         loop, count = plan.loop, plan.stages
         moved = [c.dst.base.name for c in plan.copies]
-        inside = {op.buffer.name for op in walk((plan.group or loop,)) if isinstance(op, Alloc)}
+        inside = {op.buffer.name for op in walk((plan.group or loop,)) if isinstance(op, t.Alloc)}
         buffers = {name: [self.allocs[name], *(self._another(name) for _ in range(count - 1))] for name in moved}
         futures = {name: [self._fresh(f"{a.buffer.name}.future") for a in buffers[name]] for name in moved}
 
-        def copies(stage: int, index: Expr) -> Body:
+        def copies(stage: int, index: Expr) -> t.Body:
             made = []
             for c in plan.copies:
                 name = c.dst.base.name
@@ -396,8 +382,8 @@ class _Rewriter:
                 made.append(map_expressions(to, lambda e: substitute(e, {loop.index.name: index})))
             return tuple(made)
 
-        def wait(*stages: int) -> WaitFuture:
-            return WaitFuture(
+        def wait(*stages: int) -> t.WaitFuture:
+            return t.WaitFuture(
                 tuple(futures[c.dst.base.name][s] for s in stages for c in plan.copies), span=loop.span
             )
 
@@ -408,17 +394,17 @@ class _Rewriter:
         allocs = tuple(a for name in moved for a in buffers[name][0 if name in inside else 1 :])
         first = tuple(x for s in range(count - 1) for x in copies(s, later(loop.start, s)))
         work = tuple(op for op in body if op not in plan.copies and not _allocates(op, moved))
-        rotations = tuple(SwapFutures(tuple(futures[name]), span=loop.span) for name in futures)
+        rotations = tuple(t.SwapFutures(tuple(futures[name]), span=loop.span) for name in futures)
         inner = (wait(0), *copies(count - 1, later(loop.index, count - 1)), *work, *rotations)
         left = loop.pipeline
         if left is not None:
             left = replace(left, stages=None)
         run = (*first, replace(loop, body=inner, pipeline=left), wait(*range(count - 1)))
         if plan.clamped and (trip_count(loop) or 0) < 1:
-            run = (If(binary("lt", loop.start, loop.stop), run, span=loop.span),)
+            run = (t.If(binary("lt", loop.start, loop.stop), run, span=loop.span),)
         return (*allocs, *run)
 
-    def _another(self, name: str) -> Alloc:
+    def _another(self, name: str) -> t.Alloc:
         alloc = self.allocs[name]
         return replace(alloc, buffer=replace(alloc.buffer, name=self._fresh(name)), init=None)
 
@@ -428,11 +414,11 @@ class _Rewriter:
         return name
 
 
-def _allocates(op: Op, buffers: Iterable[str]) -> bool:
-    return isinstance(op, Alloc) and op.buffer.name in buffers
+def _allocates(op: t.Op, buffers: Iterable[str]) -> bool:
+    return isinstance(op, t.Alloc) and op.buffer.name in buffers
 
 
-def _last(loop: For) -> Expr:
+def _last(loop: t.For) -> Expr:
     """The index of the last iteration of ``loop``, which has one."""
     if value_of(loop.step) == 1:
         return binary("sub", loop.stop, const(1))

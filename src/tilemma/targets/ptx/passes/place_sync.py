@@ -19,22 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilemma.errors import CompileError, Note
-from tilemma.ir.tile import (
-    Barrier,
-    BulkWait,
-    Copy,
-    CopyCommit,
-    CopyWait,
-    For,
-    If,
-    InThreads,
-    MmaFence,
-    MmaWait,
-    Op,
-    Parallel,
-    ProxyFence,
-    While,
-)
+from tilemma.ir import tile as t
 from tilemma.passes.check_futures import not_waited_for
 from tilemma.passes.threads import Block, Ints, Node, distinct
 from tilemma.records import record
@@ -125,7 +110,7 @@ def _attempts(hazard: Hazard) -> Iterator[_Place]:
     carried = p.carried - p.ended_in
     around = set(x.ancestors())
     loops = [
-        n for n in y.ancestors() if isinstance(n.op, (For, While)) and loop_name(n) in carried and n in around
+        n for n in y.ancestors() if isinstance(n.op, (t.For, t.While)) and loop_name(n) in carried and n in around
     ]
     # A store by TMA reads on while the next iteration computes: it is waited for only before its source changes.
     if loops and p.access.agent != "bulk":
@@ -145,7 +130,7 @@ def _carried_past(hazard: Hazard, barrier: Node) -> bool:
     """Whether a wait before ``barrier`` could be skipped: it is in a branch that may not be taken."""
     x, y = hazard.pending.access.node, hazard.later.node
     around = {id(n) for n in (*x.ancestors(), *y.ancestors())}
-    return any(id(n) not in around and isinstance(n.op, (If, InThreads)) for n in barrier.ancestors())
+    return any(id(n) not in around and isinstance(n.op, (t.If, t.InThreads)) for n in barrier.ancestors())
 
 
 def _place(hazard: Hazard, place: _Place, last: bool) -> list[Node]:
@@ -172,7 +157,7 @@ def _place(hazard: Hazard, place: _Place, last: bool) -> list[Node]:
     part: Ints | None = body.partition(depth)
     if place.inward is not None:
         body, position, part = _narrowed(hazard, body, position, place.inward, part)
-    if position and isinstance(body.nodes[position - 1].op, MmaFence):
+    if position and isinstance(body.nodes[position - 1].op, t.MmaFence):
         position -= 1
     return _insert(body, position, hazard, part, everything)
 
@@ -223,7 +208,7 @@ def _narrowed(
     before = position < len(body.nodes) and body.nodes[position] is inward
     # An access that a wait has ended is over where the wait is, which may be in another parallel.
     target = y.node if before else hazard.pending.ended or x.node
-    while isinstance(inward.op, Parallel) and inward is not target:
+    while isinstance(inward.op, t.Parallel) and inward is not target:
         inner = inward.inner[0]
         if not hazard.pending.reaches(inner):
             break
@@ -243,22 +228,22 @@ def _insert(body: Block, position: int, hazard: Hazard, part: Ints | None, every
     span = hazard.later.node.op.span
     if hazard.wait and (p.access.agent == "tma" or p.future is not None):
         copy = p.access.node.op
-        assert isinstance(copy, Copy)
+        assert isinstance(copy, t.Copy)
         raise not_waited_for(span, p.resource, copy, p.future)
-    ops: list[Op] = []
+    ops: list[t.Op] = []
     if hazard.wait and p.access.agent == "cp.async":
-        ops += [] if p.committed else [CopyCommit(span=span)]
-        ops.append(CopyWait(open_groups if p.committed else 0, span=span))
+        ops += [] if p.committed else [t.CopyCommit(span=span)]
+        ops.append(t.CopyWait(open_groups if p.committed else 0, span=span))
     if hazard.wait and p.access.agent == "wgmma":
-        ops.append(MmaWait(open_groups if p.committed else 0, span=span))
+        ops.append(t.MmaWait(open_groups if p.committed else 0, span=span))
     if hazard.wait and p.access.agent == "bulk":
-        ops.append(BulkWait(open_groups, p.access.write, span=span))
+        ops.append(t.BulkWait(open_groups, p.access.write, span=span))
     if hazard.fence or (everything and hazard.proxies and hazard.barrier):
         # Where another access needs less, the fence that is there may stand behind this barrier.
-        ops.append(ProxyFence(span=span))
+        ops.append(t.ProxyFence(span=span))
     nodes = [Node(op, body, inserted=True) for op in ops]
     if hazard.barrier and part is not None:
-        nodes.append(Node(Barrier(0, 0, span=span), body, inserted=True, part=part))
+        nodes.append(Node(t.Barrier(0, 0, span=span), body, inserted=True, part=part))
     assert nodes, hazard
     body.nodes[position:position] = nodes
     return nodes

@@ -5,21 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import lcm
 
+from tilemma.ir import tile
 from tilemma.ir.expr import Dim, Expr, Index, Scalar, Var, binary, const, substitute, value_of, walk
 from tilemma.ir.generations import Disagreement, arrivals, credits
-from tilemma.ir.tile import (
-    Arriving,
-    Assign,
-    Copy,
-    DeclareEvent,
-    For,
-    Kernel,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.types import Space
 from tilemma.ir.walk import rewrite_blocks
 from tilemma.ir.walk import walk as operations
@@ -53,15 +41,15 @@ class PlanEvents:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: tile.Kernel, log: list[Decision]) -> tile.Kernel:
         """Raises NotBuilt."""
         clustered, dependence = blocks_of_clusters(kernel), Dependence(kernel.body)
         return rewrite_blocks(
             kernel, lambda block: self._events(block, clustered.get(block.indices, 1), dependence, log)
         )
 
-    def _events(self, block: Parallel, blocks: int, dependence: Dependence, log: list[Decision]) -> Op:
-        events = [op for op in operations(block.body) if isinstance(op, DeclareEvent)]
+    def _events(self, block: tile.Parallel, blocks: int, dependence: Dependence, log: list[Decision]) -> tile.Op:
+        events = [op for op in operations(block.body) if isinstance(op, tile.DeclareEvent)]
         if events and Target.of(self.arch).number < 80:
             remedy = "use synchronous copies, or compile for sm_80 or later"
             raise NotBuilt(events[0].span, what="an event (an mbarrier)", arch=self.arch, remedy=remedy)
@@ -73,10 +61,10 @@ class PlanEvents:
         for name, u in uses.items():
             counted = _counted_threads(u, blocks, tree, accesses) or _arrivals(u, blocks, tree, accesses)
             self._check_together(u)
-            assert isinstance(u.declared.op, DeclareEvent)
+            assert isinstance(u.declared.op, tile.DeclareEvent)
             u.declared.op = replace(u.declared.op, arrivals=max(counted.total, 1), by=counted.by)
             for site, weight in counted.counts:
-                assert isinstance(site.op, TriggerEvent)
+                assert isinstance(site.op, tile.TriggerEvent)
                 site.op = replace(site.op, count=weight)
             slots, n = u.declared.op.event.slots, counted.total
             each = ", one for each warp" if counted.by == "warp" else ""
@@ -103,7 +91,7 @@ def _together(u: Uses, tree: Tree) -> int | None:
     """How many of the threads that an event counts arrive as one: those of an instance, where whole instances of
     one size trigger it and so many threads are some of them; None where it does not count threads."""
     op = u.declared.op
-    assert isinstance(op, DeclareEvent)
+    assert isinstance(op, tile.DeclareEvent)
     if op.event.threads is None:
         return None
     widths = {instance_threads(t, tree) if whole(t, tree) else 1 for t in u.triggers}
@@ -116,14 +104,14 @@ class Counted:
     """The arrivals of an event that counts instances, from all ``blocks`` for `trigger.cluster`."""
 
     total: int
-    by: Arriving = "instance"
+    by: tile.Arriving = "instance"
     counts: tuple[tuple[Node, int], ...] = ()
 
 
 def _counted_threads(u: Uses, blocks: int, tree: Tree, accesses: Accesses) -> Counted | None:
     """The arrivals of an event that counts threads; None for others."""
     op = u.declared.op
-    assert isinstance(op, DeclareEvent)
+    assert isinstance(op, tile.DeclareEvent)
     want = op.event.threads
     if want is None:
         return None
@@ -140,7 +128,7 @@ def _arrivals(u: Uses, blocks: int, tree: Tree, accesses: Accesses) -> Counted:
     if not u.triggers:
         return Counted(sum(instances(n) for n in u.copies))
     each = [1] * len(u.triggers)
-    by: Arriving = "instance"
+    by: tile.Arriving = "instance"
     if _warps_arrive(u, tree, accesses) or _sizes_differ(u):
         each = [max(1, instance_threads(t, tree) // WARP) for t in u.triggers]
         by = "warp" if max(each) > 1 else "instance"
@@ -166,7 +154,7 @@ def _warps_arrive(u: Uses, tree: Tree, accesses: Accesses) -> bool:
 
     One arrival crosses a cluster for each instance: arrivals elsewhere are dear, a barrier at home is not.
     """
-    if any(isinstance(t.op, TriggerEvent) and t.op.cluster for t in u.triggers):
+    if any(isinstance(t.op, tile.TriggerEvent) and t.op.cluster for t in u.triggers):
         return False
     return any(_releases_accesses(t, tree, accesses) for t in u.triggers)
 
@@ -197,9 +185,9 @@ def _warn_skipped_generations(uses: dict[str, Uses], log: list[Decision]) -> Non
     """Warns of waits by order that skip generations: a phase parity only distinguishes consecutive generations."""
     for name, u in uses.items():
         for node in u.waits:
-            assert isinstance(node.op, WaitEvent)
+            assert isinstance(node.op, tile.WaitEvent)
             order = node.op.event.order
-            loops = [a for a in node.ancestors() if isinstance(a.op, (For, While))]
+            loops = [a for a in node.ancestors() if isinstance(a.op, (tile.For, tile.While))]
             if order is not None and (_counted_twice(order, loops) or _leaps(order, [n.op for n in loops])):
                 text = "waits skip generations: another event has to order the waiting threads after those"
                 log.append(Decision("events", name, text, warning=True, span=node.op.span))
@@ -211,16 +199,16 @@ def _counted_twice(order: Expr, loops: list[Node]) -> bool:
     counters = {x.name for x in walk(order) if isinstance(x, Var)}
     around = loops[-1].inner[0].nodes if loops else []
     changes = [
-        op for n in around for op in operations((n.op,)) if isinstance(op, Assign) and op.var.name in counters
+        op for n in around for op in operations((n.op,)) if isinstance(op, tile.Assign) and op.var.name in counters
     ]
     return len(changes) > 1
 
 
-def _leaps(order: Expr, loops: list[Op]) -> bool:
+def _leaps(order: Expr, loops: list[tile.Op]) -> bool:
     """Whether ``order``, which the innermost loop increments, is discontinuous in the next iteration of the loop
     around it: evaluated with one sample value for each run-time quantity."""
     match loops[:2]:
-        case [For() as inner, For() as outer] if value_of(inner.step) == 1:
+        case [tile.For() as inner, tile.For() as outer] if value_of(inner.step) == 1:
             pass
         case _:
             return False
@@ -242,19 +230,19 @@ def _count_bytes(tree: Tree, uses: dict[str, Uses]) -> None:
     """Add the bytes of TMA loads to the expected count of the trigger that follows them in the same body."""
     for u in uses.values():
         for node in u.copies:
-            assert isinstance(node.op, Copy) and node.op.plan is not None
+            assert isinstance(node.op, tile.Copy) and node.op.plan is not None
             if node.op.plan.engine != "tma" or node.op.dst.base.space is not Space.SHARED:
                 continue
             trigger = _trigger_after(node)
             size = copy_bytes(node.op)
             if trigger is not None:
-                assert isinstance(trigger.op, TriggerEvent)
+                assert isinstance(trigger.op, tile.TriggerEvent)
                 trigger.op = replace(trigger.op, bytes=trigger.op.bytes + size)
             counted = "trigger" if trigger is not None else "expect" if u.triggers else "arrive"
             node.op = replace(node.op, plan=replace(node.op.plan, counted=counted))  # type: ignore[arg-type]
 
 
-def copy_bytes(op: Copy) -> int:
+def copy_bytes(op: tile.Copy) -> int:
     """The bytes that a load by TMA counts on its event: those of whole boxes, zero-filled or not."""
     elements = 1
     for e in op.dst.shape:
@@ -263,14 +251,14 @@ def copy_bytes(op: Copy) -> int:
 
 
 def _trigger_after(node: Node) -> Node | None:
-    assert isinstance(node.op, Copy) and node.op.event is not None
+    assert isinstance(node.op, tile.Copy) and node.op.event is not None
     nodes = node.parent.nodes
     for other in nodes[nodes.index(node) + 1 :]:
         op = other.op
-        if isinstance(op, TriggerEvent) and op.event == node.op.event:
+        if isinstance(op, tile.TriggerEvent) and op.event == node.op.event:
             return other
-        if not isinstance(op, Copy) and not (
-            isinstance(op, TriggerEvent) and op.event.event != node.op.event.event
+        if not isinstance(op, tile.Copy) and not (
+            isinstance(op, tile.TriggerEvent) and op.event.event != node.op.event.event
         ):
             return None
     return None

@@ -6,27 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from tilemma.ir import tile as t
 from tilemma.ir.effects import declared, name_of, written_views
 from tilemma.ir.expr import Binary, Expr, Index, cdiv, const, sub, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings, effective
 from tilemma.ir.ranges import interval
-from tilemma.ir.tile import (
-    Alloc,
-    ArrayFacts,
-    Body,
-    Copy,
-    DeclareFragment,
-    For,
-    Kernel,
-    Load,
-    Mma,
-    MmaWait,
-    Op,
-    Parallel,
-    Store,
-    While,
-)
 from tilemma.ir.types import WARPGROUP, Buffer, Space, View
 from tilemma.ir.walk import bodies, expressions, touched, walk
 from tilemma.passes.contraction import fragment_uses
@@ -59,11 +44,11 @@ class Ring:
     included.  ``released``: the position in ``body`` after which no operation uses the tiles.
     """
 
-    loop: For | While
-    copies: tuple[Copy, ...]
+    loop: t.For | t.While
+    copies: tuple[t.Copy, ...]
     settings: PipelineSettings
-    around: tuple[Op, ...]
-    body: Body
+    around: tuple[t.Op, ...]
+    body: t.Body
     released: int
 
     @property
@@ -71,7 +56,7 @@ class Ring:
         return tuple(c.dst.base.name for c in self.copies)
 
     @property
-    def extent(self) -> Body:
+    def extent(self) -> t.Body:
         """The operations from the first of the copies to the last use of their tiles."""
         first = next(i for i, op in enumerate(self.body) if op is self.copies[0])
         return self.body[first : self.released + 1]
@@ -81,9 +66,9 @@ class BlockPlan:
     """A block as the program of one of its ``groups`` warpgroups, number ``wg`` = 1, 2, ..; its rings of stages,
     and the `Choice` of the model.  The constructor raises NotPipelined."""
 
-    def __init__(self, kernel: Kernel, block: Parallel, arch: str, log: list[Decision]) -> None:
+    def __init__(self, kernel: t.Kernel, block: t.Parallel, arch: str, log: list[Decision]) -> None:
         self.kernel, self.block, self.arch, self.log = kernel, block, arch, log
-        self.facts = {p.buffer.name: p.facts or ArrayFacts(None, 1) for p in kernel.arrays}
+        self.facts = {p.buffer.name: p.facts or t.ArrayFacts(None, 1) for p in kernel.arrays}
         taken = {name_of(x) for op in walk(kernel.body) for x in declared(op)}
         taken |= {
             x.name for op in walk(kernel.body) for e in expressions(op) for x in terms(e) if hasattr(x, "name")
@@ -98,7 +83,7 @@ class BlockPlan:
         program = flattened(block.body, member, self.groups, self.fresh)
         split, self.origin = split_tiles(replace(kernel, body=(replace(block, body=program),)))
         (whole,) = split.body
-        assert isinstance(whole, Parallel)
+        assert isinstance(whole, t.Parallel)
         self.program = whole.body
         self.dependence = Dependence(self.program)
         self.rings = self._rings()
@@ -111,7 +96,7 @@ class BlockPlan:
         found: list[Ring] = []
         refused: list[NotPipelined] = []
         for loop in loop_copies(flat, role=True):
-            own = loop.loop.pipeline if isinstance(loop.loop, For) else None
+            own = loop.loop.pipeline if isinstance(loop.loop, t.For) else None
             settings = effective(own, self.kernel.pipeline)
             if settings is None or settings.off or settings.producer is False or settings.stages == 1:
                 span = loop.loop.span
@@ -160,7 +145,7 @@ class BlockPlan:
 
     def _check_ring(self, ring: Ring) -> None:
         for around in ring.around:
-            if isinstance(around, Parallel):
+            if isinstance(around, t.Parallel):
                 raise refuse(
                     "level",
                     "each warp of a warpgroup executes the loop",
@@ -210,7 +195,7 @@ class BlockPlan:
         stage = sum(size_of(c.dst.base) for c in own)
         copied = {c.dst.base.name for ring in rings for c in ring.copies}
         others = [
-            op.buffer for op in walk(self.program) if isinstance(op, Alloc) and op.buffer.space is Space.SHARED
+            op.buffer for op in walk(self.program) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED
         ]
         other, stages = 0, 0
         for pieces in STAGING_PIECES:
@@ -242,10 +227,10 @@ class BlockPlan:
         """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged."""
         whole, shape = size_of(buffer), [value_of(e) or 0 for e in buffer.shape]
         uses = [op for op in walk(self.program) if any(v.base.name == buffer.name for v in touched(op))]
-        if len(shape) != 2 or [type(op) for op in uses] != [Store, Copy]:
+        if len(shape) != 2 or [type(op) for op in uses] != [t.Store, t.Copy]:
             return whole
         store, copy = uses
-        assert isinstance(store, Store) and isinstance(copy, Copy)
+        assert isinstance(store, t.Store) and isinstance(copy, t.Copy)
         by_rows = value_of(store.dst.axes[-1].extent) == shape[1] and store.dst.static_shape is not None
         width = shape[0] * PIECE_BYTES
         if not by_rows or isinstance(promoted(copy, self.facts), str) or whole % width:
@@ -257,7 +242,9 @@ class BlockPlan:
         copied = {name for ring in self.rings for name in ring.buffers}
         if len(self.kernel.body) and block.cooperative:
             why = "its blocks wait for each other"
-        elif any(isinstance(op, Alloc) and op.init and op.buffer.name not in copied for op in walk(self.program)):
+        elif any(
+            isinstance(op, t.Alloc) and op.init and op.buffer.name not in copied for op in walk(self.program)
+        ):
             why = "a buffer is initialised once in each block"
         if why and asked:
             self.log.append(Decision("pipeline", self.kernel.name, f"not persistent: {why}", span=block.span))
@@ -313,10 +300,10 @@ class BlockPlan:
         return not any(isinstance(promoted(c, self.facts, size), str) for c in shared)
 
     @property
-    def copies(self) -> list[Copy]:
+    def copies(self) -> list[t.Copy]:
         return [c for ring in self.rings for c in ring.copies]
 
-    def differs(self, copy: Copy, index: Index) -> bool:
+    def differs(self, copy: t.Copy, index: Index) -> bool:
         """Whether the source of ``copy`` depends on ``index``."""
         return any(index.name in self.dependence.of(e) for e in copy.src.expressions())
 
@@ -328,7 +315,7 @@ class BlockPlan:
             return True
         for op in walk(self.program):
             writes = [v for v in written_views(op) if v.base.space is Space.GLOBAL]
-            if writes and not isinstance(op, (Copy, Store)):
+            if writes and not isinstance(op, (t.Copy, t.Store)):
                 return False
             if not all(any(self._beyond(v, d, i) for d in range(len(v.offsets))) for v in writes):
                 return False
@@ -348,21 +335,21 @@ class BlockPlan:
         return all(interval(e)[0] >= 0 for e in rest)
 
 
-def _is_sum(loop: For | While, ahead: list[Copy]) -> bool:
+def _is_sum(loop: t.For | t.While, ahead: list[t.Copy]) -> bool:
     """Whether the iterations of ``loop`` only add products of the tiles that ``ahead`` copies, in any order."""
-    plain = (DeclareFragment, Load, Mma, For, Copy, Alloc)
+    plain = (t.DeclareFragment, t.Load, t.Mma, t.For, t.Copy, t.Alloc)
     inner = list(walk(loop.body))
-    indices = {loop.index.name} if isinstance(loop, For) else set()
+    indices = {loop.index.name} if isinstance(loop, t.For) else set()
     others = (op for op in inner if not any(op is c for c in ahead))
     used = any(indices & names(e) for op in others for e in expressions(op))
-    if not isinstance(loop, For):
+    if not isinstance(loop, t.For):
         return False
     counts = value_of(loop.start) == 0 and value_of(loop.step) == 1
-    floats = all(op.scale_a is None and op.scale_b is None for op in inner if isinstance(op, Mma))
+    floats = all(op.scale_a is None and op.scale_b is None for op in inner if isinstance(op, t.Mma))
     return counts and floats and not used and all(isinstance(op, plain) for op in inner)
 
 
-def _runs(loop: LoopCopies) -> Iterator[tuple[tuple[Copy, ...], Body, tuple[Op, ...]]]:
+def _runs(loop: LoopCopies) -> Iterator[tuple[tuple[t.Copy, ...], t.Body, tuple[t.Op, ...]]]:
     """The copies that may be issued ahead, those in a row together, the body that contains them, and the branches
     around it."""
     seen: set[int] = set()
@@ -374,26 +361,26 @@ def _runs(loop: LoopCopies) -> Iterator[tuple[tuple[Copy, ...], Body, tuple[Op, 
             yield from ((run, body, between) for run in _in_a_row(body, loop.ahead))
 
 
-def _in_a_row(body: Body, ahead: tuple[Copy, ...]) -> Iterator[tuple[Copy, ...]]:
-    run: list[Copy] = []
+def _in_a_row(body: t.Body, ahead: tuple[t.Copy, ...]) -> Iterator[tuple[t.Copy, ...]]:
+    run: list[t.Copy] = []
     for op in body:
-        if isinstance(op, Copy) and any(op is c for c in ahead):
+        if isinstance(op, t.Copy) and any(op is c for c in ahead):
             run.append(op)
-        elif run and not isinstance(op, (Alloc, DeclareFragment)):
+        elif run and not isinstance(op, (t.Alloc, t.DeclareFragment)):
             yield tuple(run)
             run = []
     if run:
         yield tuple(run)
 
 
-def _released(body: Body, copies: tuple[Copy, ...]) -> int:
+def _released(body: t.Body, copies: tuple[t.Copy, ...]) -> int:
     """The position of the last operation that uses the tiles of ``copies``, or of a later one of the program that
     waits for all multiplies anyway: a release there waits for no multiply that is issued later."""
     buffers, last = {c.dst.base.name for c in copies}, 0
-    fragments = {op.fragment.name for op in walk(body) if isinstance(op, Load) and op.src.base.name in buffers}
+    fragments = {op.fragment.name for op in walk(body) if isinstance(op, t.Load) and op.src.base.name in buffers}
     for at, op in enumerate(body):
         inside = list(walk((op,)))
-        uses = any(v.base.name in buffers for x in inside for v in touched(x) if not isinstance(x, Alloc))
+        uses = any(v.base.name in buffers for x in inside for v in touched(x) if not isinstance(x, t.Alloc))
         uses = uses or any(ref.name in fragments for x in inside for _, ref in fragment_uses(x))
         if uses:
             last = at
@@ -401,7 +388,7 @@ def _released(body: Body, copies: tuple[Copy, ...]) -> int:
         op = body[at]
         if leaves((op,)) is not None:
             break
-        if isinstance(op, MmaWait) and op.pending == 0:
+        if isinstance(op, t.MmaWait) and op.pending == 0:
             return at
     return last
 
@@ -434,12 +421,12 @@ def coefficient(e: Expr, name: str) -> int | None:
     return None
 
 
-def result_elements(block: Parallel) -> int:
+def result_elements(block: t.Parallel) -> int:
     """The elements of the accumulators of all warpgroups of ``block``; 0 where warps multiply."""
-    shapes = {op.name: op.shape for op in walk(block.body) if isinstance(op, DeclareFragment) and op.shape}
+    shapes = {op.name: op.shape for op in walk(block.body) if isinstance(op, t.DeclareFragment) and op.shape}
     total: dict[str, int] = {}
     for site in sites(block.body):
-        if not isinstance(site.op, Mma):
+        if not isinstance(site.op, t.Mma):
             continue
         group = site.group
         if group is None or group.level != WARPGROUP:

@@ -18,27 +18,9 @@ from dataclasses import replace
 from math import inf
 
 from tilemma.dtypes import DType, f32
+from tilemma.ir import tile as t
 from tilemma.ir.checks import SCALE_BLOCK
 from tilemma.ir.expr import Const, Expr, FragmentElement, Index, binary, const
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    DeclareFragment,
-    Fill,
-    For,
-    FragmentRef,
-    If,
-    InThreads,
-    Kernel,
-    Load,
-    Mma,
-    Op,
-    Operand,
-    Parallel,
-    Reduce,
-    SetFragmentElement,
-    Store,
-)
 from tilemma.ir.walk import bodies, rewrite, trip_count, walk, with_fields
 from tilemma.passes.check_scales import accumulators_used
 from tilemma.passes.contraction import Fragments, extents, fragment_uses
@@ -47,7 +29,7 @@ from tilemma.passes.scope import kind
 from tilemma.records import record
 
 
-def promoted_accumulators(kernel: Kernel) -> set[str]:
+def promoted_accumulators(kernel: t.Kernel) -> set[str]:
     """The f32 accumulators of products of 8-bit floats that no fill calls fast."""
     fragments = Fragments(kernel.body)
     fast = {name for name, fills in fragments.fills.items() if any(f.fast for f in fills)}
@@ -58,15 +40,15 @@ def promoted_accumulators(kernel: Kernel) -> set[str]:
     } - fast
 
 
-def _is_float8(t: DType | None) -> bool:
-    return t is not None and t.is_float and t.bits == 8
+def _is_float8(dtype: DType | None) -> bool:
+    return dtype is not None and dtype.is_float and dtype.bits == 8
 
 
 @record(slots=False)
 class PromoteSums:
     """Sums products of 8-bit floats in a second accumulator, which is added to the program's every 128 of K."""
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         for name in sorted(promoted_accumulators(kernel)):
             sums = _Sums(kernel, name)
             if sums.longest(kernel.body, 0)[1] <= SCALE_BLOCK:
@@ -83,7 +65,7 @@ class PromoteSums:
 class _Sums:
     """One accumulator: the columns of K that are summed in it, and their promotion."""
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
+    def __init__(self, kernel: t.Kernel, name: str) -> None:
         fragments = Fragments(kernel.body)
         self.name, self.declared = name, fragments.declared[name]
         used = set(fragments.declared)
@@ -97,19 +79,19 @@ class _Sums:
 
     # ---- the columns of K that one sum covers -------------------------------------------------------------
 
-    def longest(self, body: Body, start: float) -> tuple[float, float]:
+    def longest(self, body: t.Body, start: float) -> tuple[float, float]:
         """Columns summed after ``body``, which follows ``start`` of them, and the most at any multiply."""
         most = start
         for op in body:
             match op:
-                case Mma(acc=acc) if acc.name == self.name:
+                case t.Mma(acc=acc) if acc.name == self.name:
                     start += self.depths[id(op)]
-                case Fill(fragment=f) | Load(fragment=f) if f.name == self.name:
+                case t.Fill(fragment=f) | t.Load(fragment=f) if f.name == self.name:
                     start = 0
-                case For(body=inner):
+                case t.For(body=inner):
                     start, peak = self._iterated(op, inner, start)
                     most = max(most, peak)
-                case If(then=then, otherwise=otherwise):
+                case t.If(then=then, otherwise=otherwise):
                     ways = [self.longest(x, start) for x in (then, otherwise)]
                     start, most = max(w[0] for w in ways), max(most, *(w[1] for w in ways))
                 case _:
@@ -119,7 +101,7 @@ class _Sums:
             most = max(most, start)
         return start, most
 
-    def _iterated(self, loop: For, body: Body, start: float) -> tuple[float, float]:
+    def _iterated(self, loop: t.For, body: t.Body, start: float) -> tuple[float, float]:
         once, peak = self.longest(body, start)
         twice, again = self.longest(body, once)
         if twice <= once:
@@ -128,59 +110,59 @@ class _Sums:
         end = inf if count is None else start + (once - start) * count
         return end, max(end, peak, again)
 
-    def depth(self, op: Op) -> float:
+    def depth(self, op: t.Op) -> float:
         """The columns of K that ``op`` adds, without promotions in it."""
         match op:
-            case Mma(acc=acc) if acc.name == self.name:
+            case t.Mma(acc=acc) if acc.name == self.name:
                 return self.depths[id(op)]
-            case For(body=body):
+            case t.For(body=body):
                 inside = sum(map(self.depth, body))
                 count = trip_count(op)
                 return inside * (inf if count is None else count) if inside else 0
-            case If(then=then, otherwise=otherwise):
+            case t.If(then=then, otherwise=otherwise):
                 return max(sum(map(self.depth, then)), sum(map(self.depth, otherwise)))
         found = sum(self.depth(x) for _, body in bodies(op) for x in body)
-        return inf if found and not isinstance(op, (Parallel, InThreads)) else found
+        return inf if found and not isinstance(op, (t.Parallel, t.InThreads)) else found
 
     # ---- promotion ---------------------------------------------------------------------------------------
 
-    def promoted(self, body: Body) -> Body:
-        refs = dict.fromkeys(m.acc for m in walk(body) if isinstance(m, Mma) and m.acc.name == self.name)
+    def promoted(self, body: t.Body) -> t.Body:
+        refs = dict.fromkeys(m.acc for m in walk(body) if isinstance(m, t.Mma) and m.acc.name == self.name)
         placed = self._placed(body, tuple(refs))
 
-        def renamed(op: Op) -> Op | Body:
+        def renamed(op: t.Op) -> t.Op | t.Body:
             match op:
-                case DeclareFragment(name=name) if name == self.name:
+                case t.DeclareFragment(name=name) if name == self.name:
                     return (op, replace(op, name=self.part))
-                case Mma(acc=acc) if acc.name == self.name:
+                case t.Mma(acc=acc) if acc.name == self.name:
                     return replace(op, acc=self._part(acc))
-                case Fill(fragment=f) | Load(fragment=f) if f.name == self.name:
+                case t.Fill(fragment=f) | t.Load(fragment=f) if f.name == self.name:
                     return (op, self._cleared(f, op))
-                case Store() | Apply() | Reduce() if not self._is_promotion(op):
+                case t.Store() | t.Apply() | t.Reduce() if not self._is_promotion(op):
                     read = [ref for ref in accumulators_used(op) if ref.name == self.name]
                     return (*(x for r in read for x in self._promotion(r, op)), op)
             return op
 
         return rewrite(placed, renamed)
 
-    def _placed(self, body: Body, refs: tuple[FragmentRef, ...]) -> Body:
+    def _placed(self, body: t.Body, refs: tuple[t.FragmentRef, ...]) -> t.Body:
         """``body`` with a promotion wherever more than 128 columns would be summed."""
-        out: list[Op] = []
+        out: list[t.Op] = []
         count = 0.0
         for op in body:
             depth = self.depth(op)
             if depth and count and count + depth > SCALE_BLOCK:
                 out, count = list(self._appended(tuple(out), refs)), 0.0
-            if depth > SCALE_BLOCK and not isinstance(op, Mma):
+            if depth > SCALE_BLOCK and not isinstance(op, t.Mma):
                 out.append(self._inside(op, refs))
             else:
                 out.append(op)
                 count += depth
         return tuple(out)
 
-    def _inside(self, op: Op, refs: tuple[FragmentRef, ...]) -> Op:
+    def _inside(self, op: t.Op, refs: tuple[t.FragmentRef, ...]) -> t.Op:
         """``op``, which sums more than 128 columns, with promotions inside it."""
-        if isinstance(op, For):
+        if isinstance(op, t.For):
             once = sum(map(self.depth, op.body))
             every = int(SCALE_BLOCK // once) if once <= SCALE_BLOCK else 1
             body = self._placed(op.body, refs)
@@ -193,17 +175,17 @@ class _Sums:
         }
         return with_fields(op, changed)
 
-    def _sums(self, body: Body) -> bool:
-        return any(isinstance(x, Mma) and x.acc.name == self.name for x in walk(body))
+    def _sums(self, body: t.Body) -> bool:
+        return any(isinstance(x, t.Mma) and x.acc.name == self.name for x in walk(body))
 
-    def _appended(self, body: Body, refs: tuple[FragmentRef, ...], when: Expr | None = None) -> Body:
+    def _appended(self, body: t.Body, refs: tuple[t.FragmentRef, ...], when: Expr | None = None) -> t.Body:
         """``body`` with a promotion after its last multiply, in the scope of that multiply."""
         at = max(i for i, op in enumerate(body) if self._sums((op,)))
         op = body[at]
-        if any(isinstance(x, DeclareFragment) and x.name == self.name for x in walk((op,))):
+        if any(isinstance(x, t.DeclareFragment) and x.name == self.name for x in walk((op,))):
             return body  # The accumulator exists in ``op`` only, which ends with its own promotion.
         if _opens_group(op):
-            if isinstance(op, For):
+            if isinstance(op, t.For):
                 last = binary("sub", op.stop, binary("add", op.index, op.step))
                 done = binary("le", last, const(0))
                 when = done if when is None else binary("land", when, done)
@@ -211,10 +193,10 @@ class _Sums:
             return (*body[:at], with_fields(op, inner), *body[at + 1 :])
         added = tuple(x for r in refs for x in self._promotion(r, op))
         if when is not None:
-            added = (If(when, added, (), span=op.span),)
+            added = (t.If(when, added, (), span=op.span),)
         return (*body[: at + 1], *added, *body[at + 1 :])
 
-    def _promotion(self, acc: FragmentRef, op: Op) -> Body:
+    def _promotion(self, acc: t.FragmentRef, op: t.Op) -> t.Body:
         """``acc[i, j] += part[i, j]``, and the part is zero again."""
         assert self.declared.shape is not None
         self._index += 1
@@ -223,31 +205,31 @@ class _Sums:
             for x, n in zip("ij", self.declared.shape, strict=True)
         )
         total, part = (FragmentElement(n, (i, j), f32, acc.index) for n in (acc.name, self.part))
-        body = (SetFragmentElement(acc, binary("add", total, part), span=op.span),)
-        return (Apply(acc, (i, j), body, span=op.span), self._cleared(acc, op))
+        body = (t.SetFragmentElement(acc, binary("add", total, part), span=op.span),)
+        return (t.Apply(acc, (i, j), body, span=op.span), self._cleared(acc, op))
 
-    def _is_promotion(self, op: Op) -> bool:
-        return isinstance(op, Apply) and any(ref.name == self.part for _, ref in fragment_uses(op.body[-1]))
+    def _is_promotion(self, op: t.Op) -> bool:
+        return isinstance(op, t.Apply) and any(ref.name == self.part for _, ref in fragment_uses(op.body[-1]))
 
-    def _part(self, acc: FragmentRef) -> FragmentRef:
+    def _part(self, acc: t.FragmentRef) -> t.FragmentRef:
         return replace(acc, name=self.part)
 
-    def _cleared(self, acc: FragmentRef, op: Op) -> Fill:
-        return Fill(self._part(acc), Const(0.0, f32), f32, span=op.span)
+    def _cleared(self, acc: t.FragmentRef, op: t.Op) -> t.Fill:
+        return t.Fill(self._part(acc), Const(0.0, f32), f32, span=op.span)
 
 
-def operand_shape(fragments: Fragments, x: Operand) -> tuple[int, int]:
+def operand_shape(fragments: Fragments, x: t.Operand) -> tuple[int, int]:
     """The extents of an operand as it is stored."""
     view = fragments.view(x)
     if view is not None:
         shape = view.static_shape
     else:
-        assert isinstance(x, FragmentRef)
+        assert isinstance(x, t.FragmentRef)
         shape = fragments.declared[x.name].shape
     assert shape is not None, x
     return shape[0], shape[1]
 
 
-def _opens_group(op: Op) -> bool:
+def _opens_group(op: t.Op) -> bool:
     """Whether ``op`` contains the `parallel` whose instances hold the accumulator."""
-    return any(isinstance(x, Parallel) and kind(x) == "group" for x in walk((op,)))
+    return any(isinstance(x, t.Parallel) and kind(x) == "group" for x in walk((op,)))

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilemma.errors import Span
+from tilemma.ir import tile as t
 from tilemma.ir.effects import received, variables_set, written_views
 from tilemma.ir.expr import (
     INDEX,
@@ -39,27 +40,6 @@ from tilemma.ir.expr import (
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.substitution import Substitution
-from tilemma.ir.tile import (
-    Alloc,
-    Assign,
-    Body,
-    Break,
-    Commit,
-    Continue,
-    Copy,
-    Declare,
-    DeclareEvent,
-    For,
-    If,
-    InThreads,
-    Kernel,
-    Mma,
-    Op,
-    Parallel,
-    TriggerEvent,
-    WaitEvent,
-    While,
-)
 from tilemma.ir.types import WARPGROUP, Buffer, Event, EventRef, Space, View
 from tilemma.ir.walk import bodies, expressions, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
@@ -83,7 +63,7 @@ class SpecialiseWarps:
 
     arch: str
 
-    def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
+    def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         target = Target.of(self.arch)
         if not target.wgmma or not target.tma:
             return kernel
@@ -91,15 +71,15 @@ class SpecialiseWarps:
         same = all(new is old for new, old in zip(body, kernel.body, strict=True))
         return kernel if same else replace(kernel, body=body, pipeline=None)
 
-    def _launch(self, op: Op, kernel: Kernel, log: list[Decision]) -> Op:
+    def _launch(self, op: t.Op, kernel: t.Kernel, log: list[Decision]) -> t.Op:
         """``op`` if it is not a grid of blocks; clusters of the program stay as they are."""
         if (
-            not isinstance(op, Parallel)
+            not isinstance(op, t.Parallel)
             or kind(op) != "block"
-            or not any(isinstance(x, Mma) for x in walk(op.body))
+            or not any(isinstance(x, t.Mma) for x in walk(op.body))
         ):
             return op
-        asked = kernel.pipeline is not None or any(isinstance(x, For) and x.pipeline for x in walk(op.body))
+        asked = kernel.pipeline is not None or any(isinstance(x, t.For) and x.pipeline for x in walk(op.body))
         bounded = op.cooperative or op.min_blocks is not None or op.max_registers is not None
         if not asked and (bounded or not is_profitable(result_elements(op))):
             return op
@@ -126,32 +106,32 @@ class _Channel:
     empty: Event
 
     @property
-    def copies(self) -> tuple[Copy, ...]:
+    def copies(self) -> tuple[t.Copy, ...]:
         return tuple(c for ring in self.rings for c in ring.copies)
 
     def view(self, view: View, slot: Var) -> View:
         ring = self.buffers.get(view.base.name)
         return view if ring is None else replace(view, base=ring, slot=slot)
 
-    def next(self, slot: Var, span: Span | None) -> Op:
+    def next(self, slot: Var, span: Span | None) -> t.Op:
         after = Select(binary("eq", slot, self.stages - 1), const(0), add(slot, 1))
-        return Assign(slot, after, span=span)
+        return t.Assign(slot, after, span=span)
 
 
 class _Specialisation:
     """One block, divided into roles."""
 
-    def __init__(self, kernel: Kernel, block: Parallel, arch: str, log: list[Decision]) -> None:
+    def __init__(self, kernel: t.Kernel, block: t.Parallel, arch: str, log: list[Decision]) -> None:
         self.kernel, self.block, self.log = kernel, block, log
         self.plan = BlockPlan(kernel, block, arch, log)
         self.channels = self._channels()
         self.slots = {"producer": self._slots("fill"), "consumer": self._slots("use")}
 
-    def result(self) -> Op:
+    def result(self) -> t.Op:
         producer = self._producer()
         consumer = divided_copies(self._consume(self.plan.program), self.plan.wg, self.plan.groups)
         consumer = rewrite(consumer, self._store_by_tma)
-        shared = [op for op in walk(consumer) if isinstance(op, Alloc) and op.buffer.space is Space.SHARED]
+        shared = [op for op in walk(consumer) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED]
         consumer = rewrite(consumer, lambda op: () if any(op is x for x in shared) else op)
         return self._assembled(shared, producer, consumer)
 
@@ -188,7 +168,7 @@ class _Specialisation:
     def _slots(self, name: str) -> list[Var]:
         return [Var(self.plan.fresh(f"{name}_slot"), INDEX) for _ in self.channels]
 
-    def _begins(self, op: Op, role: str) -> tuple[Ring, _Channel, Var] | None:
+    def _begins(self, op: t.Op, role: str) -> tuple[Ring, _Channel, Var] | None:
         """The ring whose first copy is ``op``, with its channel and the slot of ``role``."""
         for c, slot in zip(self.channels, self.slots[role], strict=True):
             for ring in c.rings:
@@ -196,18 +176,18 @@ class _Specialisation:
                     return ring, c, slot
         return None
 
-    def _multicast(self, copy: Copy) -> bool:
+    def _multicast(self, copy: t.Copy) -> bool:
         return self.plan.choice.cluster > 1 and not self.plan.differs(copy, self.block.indices[self.plan.row])
 
     # ---- consumers -----------------------------------------------------------------------------------------
 
-    def _consume(self, body: Body) -> Body:
+    def _consume(self, body: t.Body) -> t.Body:
         mine = [found for op in body if (found := self._begins(op, "consumer")) is not None]
-        out: list[Op] = []
+        out: list[t.Op] = []
         for at, op in enumerate(body):
             for ring, c, slot in mine:
                 if ring.copies[0] is op:
-                    out.append(WaitEvent(EventRef(c.full, slot), span=op.span))
+                    out.append(t.WaitEvent(EventRef(c.full, slot), span=op.span))
             if not any(op is copy for ring, _, _ in mine for copy in ring.copies):
                 new = self._plain(op)
                 for _, c, slot in mine:
@@ -218,36 +198,36 @@ class _Specialisation:
                     out += self._release(c, slot, op)
         return tuple(out)
 
-    def _plain(self, op: Op) -> Op:
+    def _plain(self, op: t.Op) -> t.Op:
         """``op``, which is no copy of a ring, with the operations inside it."""
         changes: dict[str, object] = {name: self._consume(inner) for name, inner in bodies(op)}
         return with_fields(op, {**changes, **self._met(op)}) if changes else op
 
-    def _met(self, op: Op) -> dict[str, None]:
+    def _met(self, op: t.Op) -> dict[str, None]:
         """The settings of a loop are carried out where its copies are in a ring."""
-        met = isinstance(op, For) and any(ring.loop is op for ring in self.plan.rings)
+        met = isinstance(op, t.For) and any(ring.loop is op for ring in self.plan.rings)
         return {"pipeline": None} if met else {}
 
-    def _release(self, c: _Channel, slot: Var, after: Op) -> list[Op]:
+    def _release(self, c: _Channel, slot: Var, after: t.Op) -> list[t.Op]:
         cluster = any(self._multicast(x) for x in c.copies)
-        trigger = TriggerEvent(EventRef(c.empty, slot), cluster=cluster, span=after.span)
-        return [Commit(span=after.span), trigger, c.next(slot, after.span)]
+        trigger = t.TriggerEvent(EventRef(c.empty, slot), cluster=cluster, span=after.span)
+        return [t.Commit(span=after.span), trigger, c.next(slot, after.span)]
 
-    def _store_by_tma(self, op: Op) -> Op:
-        stores = isinstance(op, Copy) and op.dst.base.space is Space.GLOBAL and op.src.base.space is Space.SHARED
+    def _store_by_tma(self, op: t.Op) -> t.Op:
+        stores = isinstance(op, t.Copy) and op.dst.base.space is Space.GLOBAL and op.src.base.space is Space.SHARED
         if not stores:
             return op
-        assert isinstance(op, Copy)
+        assert isinstance(op, t.Copy)
         new = promoted(op, self.plan.facts)
         return op if isinstance(new, str) else new
 
     # ---- producer ------------------------------------------------------------------------------------------
 
-    def _producer(self) -> Body:
+    def _producer(self) -> t.Body:
         needed: set[str] = set()
         while True:
             body = self._sliced(self.plan.program, needed)
-            extents = (op.index.extent for op in walk(body) if isinstance(op, For))
+            extents = (op.index.extent for op in walk(body) if isinstance(op, t.For))
             evaluated = (e for op in walk(body) for e in _evaluated(op))
             found = {n for e in (*evaluated, *extents) for n in names(e)}
             if found <= needed:
@@ -256,36 +236,36 @@ class _Specialisation:
         self._check_slice(body, needed)
         table: dict[str, Expr] = {}
         for op in walk(body):
-            if isinstance(op, For):
+            if isinstance(op, t.For):
                 table[op.index.name] = replace(op.index, name=self.plan.fresh(op.index.name))
-            elif isinstance(op, Declare):
+            elif isinstance(op, t.Declare):
                 table[op.var.name] = replace(op.var, name=self.plan.fresh(op.var.name))
         return Substitution(table).body(body)
 
-    def _sliced(self, body: Body, needed: set[str]) -> Body:
+    def _sliced(self, body: t.Body, needed: set[str]) -> t.Body:
         """The operations that issue the copies, and those that compute the variables in ``needed``."""
-        out: list[Op] = []
+        out: list[t.Op] = []
         for op in body:
             begins = self._begins(op, "producer")
             if begins is not None:
                 out += self._copies(*begins)
-            elif isinstance(op, (Declare, Assign)):
+            elif isinstance(op, (t.Declare, t.Assign)):
                 out += (op,) if op.var.name in needed else ()
-            elif isinstance(op, (Break, Continue)):
+            elif isinstance(op, (t.Break, t.Continue)):
                 out.append(op)
-            elif isinstance(op, (For, While, If)):
+            elif isinstance(op, (t.For, t.While, t.If)):
                 changes: dict[str, object] = {name: self._sliced(inner, needed) for name, inner in bodies(op)}
                 new = with_fields(op, {**changes, **self._met(op)})
-                if any(changes.values()) and (isinstance(op, If) or not _only_leaves(new)):
+                if any(changes.values()) and (isinstance(op, t.If) or not _only_leaves(new)):
                     out.append(new)
         return tuple(out)
 
-    def _copies(self, ring: Ring, c: _Channel, slot: Var) -> Iterator[Op]:
+    def _copies(self, ring: Ring, c: _Channel, slot: Var) -> Iterator[t.Op]:
         span = ring.copies[0].span
-        yield WaitEvent(EventRef(c.empty, slot), span=span)
+        yield t.WaitEvent(EventRef(c.empty, slot), span=span)
         for copy in ring.copies:
             moved = promoted(copy, self.plan.facts)
-            assert isinstance(moved, Copy)
+            assert isinstance(moved, t.Copy)
             yield replace(
                 moved,
                 dst=c.view(copy.dst, slot),
@@ -293,10 +273,10 @@ class _Specialisation:
                 event=EventRef(c.full, slot),
                 multicast=self._multicast(copy),
             )
-        yield TriggerEvent(EventRef(c.full, slot), span=span)
+        yield t.TriggerEvent(EventRef(c.full, slot), span=span)
         yield c.next(slot, span)
 
-    def _check_slice(self, body: Body, needed: set[str]) -> None:
+    def _check_slice(self, body: t.Body, needed: set[str]) -> None:
         """The producer may only depend on values that no other operation of the kernel provides."""
         own = Counter(v.name for op in walk(body) for v in variables_set(op))
         for op in walk(self.plan.program):
@@ -326,19 +306,19 @@ class _Specialisation:
 
     # ---- result --------------------------------------------------------------------------------------------
 
-    def _assembled(self, shared: list[Alloc], producer: Body, consumer: Body) -> Op:
+    def _assembled(self, shared: list[t.Alloc], producer: t.Body, consumer: t.Body) -> t.Op:
         span = self.block.span
         rings = {name: b for c in self.channels for name, b in c.buffers.items()}
-        top: list[Op] = []
+        top: list[t.Op] = []
         for c in self.channels:
-            top += (DeclareEvent(c.full, span=span), DeclareEvent(c.empty, span=span))
+            top += (t.DeclareEvent(c.full, span=span), t.DeclareEvent(c.empty, span=span))
         shared = [a for a in shared if a.buffer.name not in self.plan.shared]
         for a in shared:
             ring = rings.get(a.buffer.name)
             # An initial value of a tile is never read.
             top.append(a if ring is None else replace(a, buffer=ring, init=None))
         tiles: TileLoop | None = None
-        launch: Callable[[Body], Op] = partial(_launch_with, self.block)
+        launch: Callable[[t.Body], t.Op] = partial(_launch_with, self.block)
         choice = self.plan.choice
         if choice.persistent:
             tiles = TileLoop(
@@ -352,23 +332,23 @@ class _Specialisation:
             text = f"clusters of {choice.cluster}"
             self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
         starts = {
-            role: tuple(Declare(s, const(0), span=span) for s in slots) for role, slots in self.slots.items()
+            role: tuple(t.Declare(s, const(0), span=span) for s in slots) for role, slots in self.slots.items()
         }
         first = (*starts["producer"], *self._tile_loop(tiles, producer, True))
         others = (*starts["consumer"], *self._tile_loop(tiles, consumer, False))
         roles = (
-            InThreads(binary("eq", self.plan.wg, 0), first, True, span=span),
-            InThreads(binary("ge", self.plan.wg, 1), others, True, span=span),
+            t.InThreads(binary("eq", self.plan.wg, 0), first, True, span=span),
+            t.InThreads(binary("ge", self.plan.wg, 1), others, True, span=span),
         )
-        return launch((*top, Parallel((self.plan.wg,), roles, WARPGROUP, span=span)))
+        return launch((*top, t.Parallel((self.plan.wg,), roles, WARPGROUP, span=span)))
 
-    def _tile_loop(self, tiles: TileLoop | None, body: Body, copies: bool) -> Body:
+    def _tile_loop(self, tiles: TileLoop | None, body: t.Body, copies: bool) -> t.Body:
         """``body`` for each tile of a persistent block."""
         if tiles is None:
             return body
-        t = tiles.index()
+        number = tiles.index()
         if copies and self.plan.choice.reverse:
-            body = rewrite(body, lambda op: _reversed(op, tiles.backward(t)) if _issues(op) else op)
+            body = rewrite(body, lambda op: _reversed(op, tiles.backward(number)) if _issues(op) else op)
             self.log.append(
                 Decision(
                     "pipeline",
@@ -377,35 +357,35 @@ class _Specialisation:
                     span=self.block.span,
                 )
             )
-        return (tiles.loop(Substitution(tiles.place(t)).body(body), t),)
+        return (tiles.loop(Substitution(tiles.place(number)).body(body), number),)
 
 
-def _launch_with(block: Parallel, body: Body) -> Parallel:
+def _launch_with(block: t.Parallel, body: t.Body) -> t.Parallel:
     return replace(block, body=body)
 
 
-def _issues(op: Op) -> bool:
-    return isinstance(op, For) and any(isinstance(x, Copy) for x in op.body)
+def _issues(op: t.Op) -> bool:
+    return isinstance(op, t.For) and any(isinstance(x, t.Copy) for x in op.body)
 
 
-def _reversed(op: Op, backward: Expr) -> Op:
+def _reversed(op: t.Op, backward: Expr) -> t.Op:
     """The copies of a loop from 0 on, from its end if ``backward`` is 1."""
-    assert isinstance(op, For)
+    assert isinstance(op, t.For)
     k = op.index
     from_end = Select(binary("eq", backward, 1), sub(sub(op.stop, 1), k), k)
 
-    def turned(x: Op) -> Op:
-        if not isinstance(x, Copy):
+    def turned(x: t.Op) -> t.Op:
+        if not isinstance(x, t.Copy):
             return x
         return replace(x, src=x.src.map(Substitution({k.name: from_end}).expression))
 
     return replace(op, body=tuple(turned(x) for x in op.body))
 
 
-def _only_leaves(loop: Op) -> bool:
+def _only_leaves(loop: t.Op) -> bool:
     """Whether ``loop`` does nothing but decide when to end."""
-    return all(isinstance(op, (If, Break, Continue)) for _, inner in bodies(loop) for op in walk(inner))
+    return all(isinstance(op, (t.If, t.Break, t.Continue)) for _, inner in bodies(loop) for op in walk(inner))
 
 
-def _evaluated(op: Op) -> Iterator[Expr]:
-    yield from (e for e in expressions(op) if not (isinstance(op, (Declare, Assign)) and e is op.var))
+def _evaluated(op: t.Op) -> Iterator[Expr]:
+    yield from (e for e in expressions(op) if not (isinstance(op, (t.Declare, t.Assign)) and e is op.var))

@@ -11,20 +11,10 @@ from dataclasses import replace
 from itertools import product
 
 from tilemma.errors import Span
+from tilemma.ir import tile as t
 from tilemma.ir.effects import Execution, old_values, written_views
 from tilemma.ir.expr import Expr, Index, add, binary, const, floordiv, mod, mul, sub, substitute, value_of
 from tilemma.ir.substitution import Substitution
-from tilemma.ir.tile import (
-    Apply,
-    Body,
-    Copy,
-    InThreads,
-    Kernel,
-    Op,
-    Parallel,
-    Print,
-    Store,
-)
 from tilemma.ir.types import Space, View
 from tilemma.ir.walk import bodies, expressions, walk, with_bodies
 from tilemma.passes.decision import Decision
@@ -41,7 +31,7 @@ class NotPipelined(Exception):
         super().__init__(str(obstacle))
         self.obstacle = obstacle
 
-    def decision(self, kernel: Kernel) -> Decision:
+    def decision(self, kernel: t.Kernel) -> Decision:
         """The obstacle, for `explain`."""
         data = {"rule": self.obstacle.rule, "change": self.obstacle.change}
         text = f"not pipelined: {self.obstacle}"
@@ -52,17 +42,17 @@ def refuse(rule: str, found: str, change: str, span: Span | None = None) -> NotP
     return NotPipelined(Obstacle(rule, found, change, span))
 
 
-def _outermost(body: Body) -> Iterator[Parallel]:
+def _outermost(body: t.Body) -> Iterator[t.Parallel]:
     """The parallels directly inside a block, seen through control flow."""
     for op in body:
-        if isinstance(op, Parallel):
+        if isinstance(op, t.Parallel):
             yield op
         else:
             for _, inner in bodies(op):
                 yield from _outermost(inner)
 
 
-def warpgroups(block: Parallel) -> int:
+def warpgroups(block: t.Parallel) -> int:
     """The number of warpgroups among which the levels inside ``block`` divide its work.  Raises NotPipelined."""
     found: set[int] = set()
     for p in _outermost(block.body):
@@ -90,34 +80,34 @@ def warpgroups(block: Parallel) -> int:
     return most // WARPGROUP_THREADS
 
 
-def flattened(body: Body, member: Expr, groups: int, fresh: FreshNames) -> Body:
+def flattened(body: t.Body, member: Expr, groups: int, fresh: FreshNames) -> t.Body:
     """``body`` as warpgroup number ``member`` of ``groups`` executes it.  Raises NotPipelined."""
-    out: list[Op] = []
+    out: list[t.Op] = []
     for op in body:
-        if isinstance(op, Parallel):
+        if isinstance(op, t.Parallel):
             out += _of_member(op, member, groups, fresh)
             continue
-        if isinstance(op, InThreads) or (groups > 1 and old_values(op)):
+        if isinstance(op, t.InThreads) or (groups > 1 and old_values(op)):
             raise refuse(
                 "block-statement",
                 "a statement outside the inner levels is executed once by the whole block",
                 "move it into one of the inner levels",
                 op.span,
             )
-        if groups > 1 and (isinstance(op, Print) or (op.execution is Execution.LANE and written_views(op))):
+        if groups > 1 and (isinstance(op, t.Print) or (op.execution is Execution.LANE and written_views(op))):
             out.append(_by_first(op, member))
             continue
-        apart = op if isinstance(op, Apply) else with_bodies(op, lambda b: flattened(b, member, groups, fresh))
+        apart = op if isinstance(op, t.Apply) else with_bodies(op, lambda b: flattened(b, member, groups, fresh))
         out.append(apart)
     return tuple(out)
 
 
-def _by_first(op: Op, member: Expr) -> InThreads:
+def _by_first(op: t.Op, member: Expr) -> t.InThreads:
     """``op`` by the first warpgroup alone, for the whole block."""
-    return InThreads(binary("eq", member, 0), (op,), span=op.span)
+    return t.InThreads(binary("eq", member, 0), (op,), span=op.span)
 
 
-def _of_member(op: Parallel, member: Expr, groups: int, fresh: FreshNames) -> Body:
+def _of_member(op: t.Parallel, member: Expr, groups: int, fresh: FreshNames) -> t.Body:
     assert op.level is not None
     threads = (count(op) or 1) * op.level.threads
     if threads < WARPGROUP_THREADS:
@@ -125,10 +115,10 @@ def _of_member(op: Parallel, member: Expr, groups: int, fresh: FreshNames) -> Bo
         return (op,) if groups == 1 else (_by_first(op, member),)
     members = min(threads // WARPGROUP_THREADS, groups)
     body = _of_each(op, member, members, fresh)
-    return body if members == groups else (InThreads(binary("lt", member, members), body, span=op.span),)
+    return body if members == groups else (t.InThreads(binary("lt", member, members), body, span=op.span),)
 
 
-def _of_each(op: Parallel, member: Expr, groups: int, fresh: FreshNames) -> Body:
+def _of_each(op: t.Parallel, member: Expr, groups: int, fresh: FreshNames) -> t.Body:
     each = (count(op) or 1) // groups
     number, inner = member, None
     if each > 1:
@@ -160,15 +150,15 @@ class FreshNames:
 # ---- results -----------------------------------------------------------------------------------------------
 
 
-def divided_copies(body: Body, wg: Index, groups: int) -> Body:
+def divided_copies(body: t.Body, wg: Index, groups: int) -> t.Body:
     """``body`` with each copy of the whole block divided among the warpgroups ``wg`` = 1 .. ``groups``.
 
     Results are copied by the warpgroup that stored them where each stores one part; other copies in parts of equal
     rows, or by the first warpgroup alone.  Copies of a part of the warpgroups are left to these.
     """
 
-    def divided(op: Op) -> Op:
-        if not isinstance(op, Copy) or any(wg.name in names(e) for e in expressions(op)):
+    def divided(op: t.Op) -> t.Op:
+        if not isinstance(op, t.Copy) or any(wg.name in names(e) for e in expressions(op)):
             return op
         if Space.LOCAL in (op.src.base.space, op.dst.base.space):
             return op  # every thread has its own
@@ -187,13 +177,13 @@ def divided_copies(body: Body, wg: Index, groups: int) -> Body:
         there = replace(there, axes=axes)
         return replace(op, src=there, dst=part) if load else replace(op, src=part, dst=there)
 
-    def visit(inner: Body) -> Body:
-        return tuple(op if isinstance(op, InThreads) else divided(with_bodies(op, visit)) for op in inner)
+    def visit(inner: t.Body) -> t.Body:
+        return tuple(op if isinstance(op, t.InThreads) else divided(with_bodies(op, visit)) for op in inner)
 
     return visit(body)
 
 
-def _rows(op: Copy, wg: Index, groups: int) -> View | None:
+def _rows(op: t.Copy, wg: Index, groups: int) -> View | None:
     """An equal part of the rows of the copied buffer, in whole swizzle atoms."""
     load = op.dst.base.space is Space.SHARED
     here, there = (op.dst, op.src) if load else (op.src, op.dst)
@@ -208,16 +198,16 @@ def _rows(op: Copy, wg: Index, groups: int) -> View | None:
     return replace(whole, offsets=(mul(sub(wg, 1), n), *whole.offsets[1:]), axes=axes)
 
 
-def _stored_part(op: Copy, body: Body, wg: Index, groups: int) -> View | None:
+def _stored_part(op: t.Copy, body: t.Body, wg: Index, groups: int) -> View | None:
     """The part of the copied buffer that a warpgroup stores; None where the parts do not make up the buffer."""
     base = op.src.base
     writes = [x for x in walk(body) for v in written_views(x) if v.base.name == base.name]
     if not op.src.is_whole or len(op.dst.axes) != base.rank or op.pad or op.transpose or not writes:
         return None
     first = writes[0]
-    if not all(isinstance(x, Store) and isinstance(first, Store) and x.dst == first.dst for x in writes):
+    if not all(isinstance(x, t.Store) and isinstance(first, t.Store) and x.dst == first.dst for x in writes):
         return None
-    assert isinstance(first, Store)
+    assert isinstance(first, t.Store)
     part, whole = first.dst, [value_of(e) for e in base.shape]
     shape = part.static_shape
     plain = [(a.dim, value_of(a.step)) for a in part.axes] == [(d, 1) for d in range(base.rank)]
