@@ -9,29 +9,7 @@ from typing import Any, NoReturn
 
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.errors import CompileError
-from tilemma.ir.lane import (
-    AtomInstr,
-    Coordinates,
-    CopyInstr,
-    Imm,
-    Instr,
-    LaneBody,
-    LaneBreak,
-    LaneContinue,
-    LaneFor,
-    LaneGuarded,
-    LaneIf,
-    LaneKernel,
-    LaneOp,
-    LanePrint,
-    LaneUntil,
-    LaneWhile,
-    Mem,
-    Reg,
-    Special,
-    Vec,
-    registers,
-)
+from tilemma.ir import lane
 from tilemma.ir.printer import print_op
 
 
@@ -42,7 +20,7 @@ class InvalidLaneIR(CompileError):
     fix = "this is a mistake in tilemma, not in your program: please report it with the program"
 
 
-def verify_lane(kernel: LaneKernel) -> None:
+def verify_lane(kernel: lane.LaneKernel) -> None:
     """Check a lane kernel; InvalidLaneIR names the operation."""
     LaneVerifier(kernel).run()
 
@@ -99,33 +77,33 @@ def _taken_apart(mnemonic: str) -> tuple[str, list[str], list[str]]:
 
 
 class LaneVerifier:
-    def __init__(self, kernel: LaneKernel) -> None:
+    def __init__(self, kernel: lane.LaneKernel) -> None:
         self.kernel = kernel
         self.types: dict[str, str] = {}
         self.symbols = {"shared", *(p.name for p in kernel.params), *(x.name for x in kernel.locals)}
         self.loops = 0
 
-    def fail(self, op: LaneOp, what: str, rule: str) -> NoReturn:
+    def fail(self, op: lane.LaneOp, what: str, rule: str) -> NoReturn:
         raise InvalidLaneIR(op.span, what=what, operation=print_op(op).split("\n")[0], rule=rule)
 
     def run(self) -> None:
         self.body(self.kernel.body, set())
 
-    def body(self, ops: LaneBody, written: set[str]) -> set[str]:
+    def body(self, ops: lane.LaneBody, written: set[str]) -> set[str]:
         """Adds the registers that ``ops`` write to ``written``, and returns it."""
         for op in ops:
             self.operation(op, written)
         return written
 
-    def operation(self, op: LaneOp, written: set[str]) -> None:
+    def operation(self, op: lane.LaneOp, written: set[str]) -> None:
         match op:
-            case Instr():
+            case lane.Instr():
                 self.instruction(op, written)
-            case AtomInstr():
+            case lane.AtomInstr():
                 self.atom(op, written)
-            case CopyInstr():
+            case lane.CopyInstr():
                 self.copy(op, written)
-            case LaneFor():
+            case lane.LaneFor():
                 self.reads(op, written, op.start, op.stop, op.step)
                 self.typed(op, op.var)
                 known = op.var.name in written
@@ -133,28 +111,28 @@ class LaneVerifier:
                 self.loop(op.body, written)
                 if not known:
                     written.discard(op.var.name)
-            case LaneIf():
+            case lane.LaneIf():
                 self.predicate(op, op.cond, written)
                 then = self.body(op.then, set(written))
                 written |= then & self.body(op.otherwise, set(written))
-            case LaneWhile():
+            case lane.LaneWhile():
                 self.body(op.setup, written)
                 self.predicate(op, op.cond, written)
                 self.loop(op.body, written)
-            case LaneUntil():
+            case lane.LaneUntil():
                 self.loop(op.body, written)
                 self.predicate(op, op.cond, written)
-            case LaneBreak() | LaneContinue():
+            case lane.LaneBreak() | lane.LaneContinue():
                 if not self.loops:
                     self.fail(op, "no loop around it", "to stand inside a loop")
-            case LaneGuarded():
+            case lane.LaneGuarded():
                 for r in op.registers:
                     self.typed(op, r)
                 written.update(r.name for r in op.registers)
-            case LanePrint():
+            case lane.LanePrint():
                 self.reads(op, written, *op.args)
 
-    def loop(self, body: LaneBody, written: set[str]) -> None:
+    def loop(self, body: lane.LaneBody, written: set[str]) -> None:
         """A loop without iterations writes no register; a test of its bounds may write them on the other path."""
         self.loops += 1
         self.body(body, written)
@@ -162,46 +140,46 @@ class LaneVerifier:
 
     # ---- registers ----------------------------------------------------------------------------------------
 
-    def typed(self, op: LaneOp, r: Reg) -> None:
+    def typed(self, op: lane.LaneOp, r: lane.Reg) -> None:
         """A register has one type."""
         known = self.types.setdefault(r.name, r.type)
         if known != r.type:
             self.fail(op, f"register %{r.name} is {known} elsewhere and {r.type} here", "one type for a register")
 
-    def reads(self, op: LaneOp, written: set[str], *operands: Any) -> None:
+    def reads(self, op: lane.LaneOp, written: set[str], *operands: Any) -> None:
         for x in operands:
-            if not isinstance(x, (Reg, Mem, Vec, Coordinates)):
+            if not isinstance(x, (lane.Reg, lane.Mem, lane.Vec, lane.Coordinates)):
                 continue
-            for r in registers(x):
+            for r in lane.registers(x):
                 if self.types.get(r.name) != r.type:
                     self.typed(op, r)
                 if r.name not in written:
                     self.fail(op, f"register %{r.name} is read before it is written", "a write on every path")
-            if isinstance(x, Mem) and isinstance(x.base, Special):
+            if isinstance(x, lane.Mem) and isinstance(x.base, lane.Special):
                 self.symbol(op, x.base)
 
-    def symbol(self, op: LaneOp, s: Special) -> None:
+    def symbol(self, op: lane.LaneOp, s: lane.Special) -> None:
         if not s.name.startswith("%") and s.name not in self.symbols:
             self.fail(op, f"the symbol `{s.name}` is unknown", f"one of {', '.join(sorted(self.symbols))}")
 
-    def predicate(self, op: LaneOp, r: Reg, written: set[str]) -> None:
+    def predicate(self, op: lane.LaneOp, r: lane.Reg, written: set[str]) -> None:
         self.reads(op, written, r)
         if r.type != "pred":
             self.fail(op, f"%{r.name} is {r.type}", "a predicate")
 
     # ---- instructions -------------------------------------------------------------------------------------
 
-    def instruction(self, op: Instr, written: set[str]) -> None:
+    def instruction(self, op: lane.Instr, written: set[str]) -> None:
         self.reads(op, written, *op.src)
         if op.guard is not None:
             self.predicate(op, op.guard, written)
         for d in op.dst:
-            for r in registers(d):
+            for r in lane.registers(d):
                 self.typed(op, r)
         self.suffixes(op)
-        written.update(r.name for d in op.dst for r in registers(d))
+        written.update(r.name for d in op.dst for r in lane.registers(d))
 
-    def suffixes(self, op: Instr) -> None:
+    def suffixes(self, op: lane.Instr) -> None:
         """Checks operand types against the types in the mnemonic, for instructions with a known rule."""
         base, parts, types = _taken_apart(op.mnemonic)
         if not types:
@@ -210,13 +188,13 @@ class LaneVerifier:
         if rule is None:
             return
         for x, wanted in rule(op, parts, types):
-            for r in registers(x) if not isinstance(x, Mem) else ():
+            for r in lane.registers(x) if not isinstance(x, lane.Mem) else ():
                 if not fits(r.type, wanted) and not (base in _RELAXED and wider(r.type, wanted)):
                     self.fail(
                         op, f"%{r.name} is {r.type} where `{op.mnemonic}` takes {wanted}", f"a {wanted} register"
                     )
 
-    def atom(self, op: AtomInstr, written: set[str]) -> None:
+    def atom(self, op: lane.AtomInstr, written: set[str]) -> None:
         record = catalogue.get(op.atom)
         if not isinstance(record, MmaAtom):
             self.fail(op, f"`{op.atom}` is no multiplying instruction", "a name of the catalogue")
@@ -231,11 +209,11 @@ class LaneVerifier:
         written.update(r.name for r in op.d)
 
     @staticmethod
-    def first(op: AtomInstr) -> bool:
+    def first(op: lane.AtomInstr) -> bool:
         """Whether the accumulator may not be read: scale_d is a predicate, or 0."""
-        return any(name == "scale_d" and (isinstance(x, Reg) or x == 0) for name, x in op.immediates)
+        return any(name == "scale_d" and (isinstance(x, lane.Reg) or x == 0) for name, x in op.immediates)
 
-    def fragment(self, op: LaneOp, operand: Any, given: tuple[Reg, ...]) -> None:
+    def fragment(self, op: lane.LaneOp, operand: Any, given: tuple[lane.Reg, ...]) -> None:
         if len(given) != operand.registers:
             self.fail(
                 op,
@@ -247,7 +225,7 @@ class LaneVerifier:
             if not fits(r.type, operand.register):
                 self.fail(op, f"%{r.name} is {r.type}", f"{operand.register} for operand {operand.name}")
 
-    def copy(self, op: CopyInstr, written: set[str]) -> None:
+    def copy(self, op: lane.CopyInstr, written: set[str]) -> None:
         record = catalogue.get(op.atom)
         if not isinstance(record, CopyAtom):
             self.fail(op, f"`{op.atom}` is no copying instruction", "a name of the catalogue")
@@ -267,11 +245,11 @@ class LaneVerifier:
 Wants = Iterator[tuple[Any, str]]
 
 
-def _operands(op: Instr) -> tuple[Any, ...]:
-    return tuple(x for x in (*op.dst, *op.src) if not isinstance(x, (Imm, Special)))
+def _operands(op: lane.Instr) -> tuple[Any, ...]:
+    return tuple(x for x in (*op.dst, *op.src) if not isinstance(x, (lane.Imm, lane.Special)))
 
 
-def same_type(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def same_type(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``add.s32 d, a, b``: all of one type, except the results of a widening multiply."""
     t = types[-1]
     if "wide" in parts:
@@ -284,25 +262,25 @@ def same_type(op: Instr, parts: list[str], types: list[str]) -> Wants:
     yield from ((x, t) for x in _operands(op))
 
 
-def compare(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def compare(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``setp.lt.s32 p, a, b`` and ``setp.lt.and.s32 p, a, b, q``."""
     yield from ((x, "pred") for x in (*op.dst, *op.src[2:]))
     yield from ((x, types[-1]) for x in op.src[:2])
 
 
-def select(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def select(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``selp.b32 d, a, b, p``."""
     yield from ((x, types[-1]) for x in (*op.dst, *op.src[:2]))
     yield from ((x, "pred") for x in op.src[2:])
 
 
-def shift(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def shift(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``shl.b64 d, a, n`` with n of 32 bits."""
     yield from ((x, types[-1]) for x in (*op.dst, *op.src[:1]))
     yield from ((x, "b32") for x in op.src[1:])
 
 
-def convert(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def convert(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``cvt.rn.f16.f32 d, a``."""
     if len(types) < 2:
         return
@@ -310,22 +288,22 @@ def convert(op: Instr, parts: list[str], types: list[str]) -> Wants:
     yield from ((x, types[-1]) for x in op.src)
 
 
-def memory(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def memory(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``ld.global.v4.b32 {..}, [a]``, ``st.shared.b16 [a], d``."""
     yield from ((x, types[-1]) for x in _operands(op))
 
 
-def move(op: Instr, parts: list[str], types: list[str]) -> Wants:
+def move(op: lane.Instr, parts: list[str], types: list[str]) -> Wants:
     """``mov.b32 d, a``; a vector on one side packs or unpacks."""
-    vectors = [x for x in (*op.dst, *op.src) if isinstance(x, Vec)]
+    vectors = [x for x in (*op.dst, *op.src) if isinstance(x, lane.Vec)]
     if vectors:
         part = f"b{width(types[-1]) // max(1, len(vectors[0].regs))}"
-        yield from ((x, part if isinstance(x, Vec) else types[-1]) for x in _operands(op))
+        yield from ((x, part if isinstance(x, lane.Vec) else types[-1]) for x in _operands(op))
     else:
         yield from ((x, types[-1]) for x in _operands(op))
 
 
-RULES: dict[str, Callable[[Instr, list[str], list[str]], Wants]] = {
+RULES: dict[str, Callable[[lane.Instr, list[str], list[str]], Wants]] = {
     "setp": compare,
     "selp": select,
     "shl": shift,

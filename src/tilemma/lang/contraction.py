@@ -13,22 +13,11 @@ from tilemma.ir.refusals import NotBuiltYet, WrongValue
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
 from tilemma.ir.tiles import FragmentValue, Tile, scalar
 from tilemma.ir.types import Contract
-from tilemma.lang import spans
+from tilemma.lang import scalars, spans
 from tilemma.lang.copies import swizzle_of
 from tilemma.lang.lanes import local_tile
 from tilemma.lang.namespaces import Namespace
 from tilemma.lang.registers import Elementwise, Fragment, fragment_of
-from tilemma.lang.scalars import (
-    Value,
-    constant_operand,
-    constant_operands,
-    flag,
-    integer,
-    number,
-    python_int,
-    python_number,
-    refused,
-)
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import Subspan, TileValue, Window, tile_of
 
@@ -95,7 +84,7 @@ class Multiply:
                 wanted="the numbers of the tiles along K in their order",
                 fix_text="write `k_tiles=(3, 2, 1, 0)`",
             )
-        order = tuple(python_int(k, f"{self._name}(k_tiles=)") for k in k_tiles)
+        order = tuple(scalars.python_int(k, f"{self._name}(k_tiles=)") for k in k_tiles)
         if not async_:
             self._emit(acc, a, b, k_order=order, wanted=atom, **options)
             return None
@@ -238,14 +227,14 @@ class MmaNamespace(Namespace):
         b = builder("mma.fill")
         if (
             isinstance(first, (Fragment, Elementwise))
-            or python_number(second) is not None
-            or isinstance(second, (Value, *_TILES))
+            or scalars.python_number(second) is not None
+            or isinstance(second, (scalars.Value, *_TILES))
         ):
             if dtype is not None or copies != () or second is None:
                 got = "no value" if second is None else "a type for a tile that has one"
                 raise WrongValue(b.span, what="`mma.fill`", got=got, wanted=_FILLS, fix_text=f"write {_FILLS}")
             target = fragment_of(first, "mma.fill", whole=True)
-            return Fragment(b.fill(target, _filling(second), fast=flag(fast, "fast")))
+            return Fragment(b.fill(target, _filling(second), fast=scalars.flag(fast, "fast")))
         if second is not None and dtype is not None:
             raise WrongValue(
                 b.span, what="`mma.fill`", got="two element types", wanted=_FILLS, fix_text="leave one out"
@@ -255,7 +244,7 @@ class MmaNamespace(Namespace):
         value = _filling(first)
         label = (spans.bound_names() or ("acc",))[0]
         made = b.fragment(label, sizes_of(copies, "tiles"), kind)
-        return Fragment(b.fill(made, value, kind, flag(fast, "fast")))
+        return Fragment(b.fill(made, value, kind, scalars.flag(fast, "fast")))
 
     def frag(
         self, dtype: str | DType, *shape: Any, copies: int | tuple[int, ...] = (), init: Any = None
@@ -266,11 +255,11 @@ class MmaNamespace(Namespace):
         kind = element_type(dtype, b.span)
         if len(shape) not in (1, 2):
             raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", b.span, "rows, or rows and columns")
-        extents = constant_operands(shape, "fragment-extent")
+        extents = scalars.constant_operands(shape, "fragment-extent")
         sizes = sizes_of(copies, "tiles")
         made = b.fragment((spans.bound_names() or ("acc",))[0], sizes, kind, extents)
         if init is not None:
-            b.fill(made, number(init, "mma.frag"), kind)
+            b.fill(made, scalars.number(init, "mma.frag"), kind)
         return Fragment(made)
 
     def load(
@@ -293,10 +282,12 @@ class MmaNamespace(Namespace):
         what = "mma.store"
         if isinstance(fragment, TileValue) and isinstance(dst, Fragment):
             fix = f"write the register tile first: `{what}({dst}, tile)`"
-            raise refused("register tile", what, "its arguments in the reverse order", fix)
+            raise scalars.refused("register tile", what, "its arguments in the reverse order", fix)
         source = fragment_of(fragment, what)
-        limits = [None if x is None else scalar(integer(x, f"{what}(rows=, columns=)")) for x in (rows, columns)]
-        options = {"transpose": flag(transp, "transp"), "rows": limits[0], "columns": limits[1]}
+        limits = [
+            None if x is None else scalar(scalars.integer(x, f"{what}(rows=, columns=)")) for x in (rows, columns)
+        ]
+        options = {"transpose": scalars.flag(transp, "transp"), "rows": limits[0], "columns": limits[1]}
         builder(what).store(source, tile_of(dst, what), **options)
 
     def scale(self, acc: Any, scale_a: Any, scale_b: Any) -> None:
@@ -327,17 +318,17 @@ class MmaNamespace(Namespace):
 
     def wait(self, pending: int) -> None:
         """All but the newest ``pending`` batches of multiplies (each ends with `commit`) have finished."""
-        builder("mma.wait").emit(MmaWait(constant_operand(pending, "pending")))
+        builder("mma.wait").emit(MmaWait(scalars.constant_operand(pending, "pending")))
 
 
 def _filling(x: Any) -> Any:
     """The value of a fill: a number, or a tile to repeat."""
-    return tile_of(x, "mma.fill") if isinstance(x, _TILES) else number(x, "mma.fill")
+    return tile_of(x, "mma.fill") if isinstance(x, _TILES) else scalars.number(x, "mma.fill")
 
 
 def _scales(what: str, *given: Any) -> dict[str, Any]:
     """The fields for the two scales of a multiply."""
-    a, b = (tile_of(x, what, "scale") if isinstance(x, _TILES) else number(x, what) for x in given)
+    a, b = (tile_of(x, what, "scale") if isinstance(x, _TILES) else scalars.number(x, what) for x in given)
     return builder(what).scales(a, b)
 
 
@@ -345,7 +336,7 @@ def sizes_of(copies: Any, operand: str) -> tuple[int, ...]:
     """``copies=``, an operand of that name in the table, as sizes of an array; empty for none."""
     if isinstance(copies, int) and not isinstance(copies, bool) and copies == 0:
         return ()
-    return constant_operands(copies if isinstance(copies, (tuple, list)) else (copies,), operand)
+    return scalars.constant_operands(copies if isinstance(copies, (tuple, list)) else (copies,), operand)
 
 
 mma = MmaNamespace()

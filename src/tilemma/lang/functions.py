@@ -9,52 +9,41 @@ from tilemma.ir.expr import Select
 from tilemma.ir.expr import cdiv as _cdiv
 from tilemma.ir.refusals import NotBuiltYet
 from tilemma.ir.tiles import Bounded, describe, scalar
-from tilemma.lang import spans
+from tilemma.lang import scalars, spans
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
-from tilemma.lang.scalars import (
-    Value,
-    boolean,
-    number,
-    operand,
-    python_number,
-    refused,
-    unwrap,
-    whole,
-    with_one_type,
-)
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import TileValue
 
 
-def compose(a: Any, b: Any) -> Value:
+def compose(a: Any, b: Any) -> scalars.Value:
     """``a # b``: a * #b + b, bounded by #a * #b."""
     builder("compose")
-    return Value(_index(a, "compose").compose(_index(b, "compose")))
+    return scalars.Value(_index(a, "compose").compose(_index(b, "compose")))
 
 
 def ubound(p: Any) -> Any:
     """``#p``: the number of values that index ``p`` takes."""
-    return unwrap(_index(p, "ubound").extent)
+    return scalars.unwrap(_index(p, "ubound").extent)
 
 
 def _index(x: Any, what: str) -> Bounded:
-    found = number(x, what)
+    found = scalars.number(x, what)
     if not isinstance(found, Bounded):
-        raise refused("index", what, f"`{describe(found)}`, which has no upper bound")
+        raise scalars.refused("index", what, f"`{describe(found)}`, which has no upper bound")
     return found
 
 
 def cdiv(a: Any, b: Any) -> Any:
     """``a / b`` rounded up; works on Python ints too."""
-    x, y = python_number(a), python_number(b)
+    x, y = scalars.python_number(a), scalars.python_number(b)
     if isinstance(x, int) and isinstance(y, int):
         if y == 0:
             raise ConstantDivision(spans.caller_span(), what="a division by zero")
         return -(-x // y)
     builder("cdiv")
-    dividend, divisor = with_one_type(scalar(whole(a, "cdiv")), scalar(whole(b, "cdiv")))
+    dividend, divisor = scalars.with_one_type(scalar(scalars.whole(a, "cdiv")), scalar(scalars.whole(b, "cdiv")))
     checked_division("cdiv", dividend, divisor, spans.caller_span())
-    return unwrap(_cdiv(dividend, divisor))
+    return scalars.unwrap(_cdiv(dividend, divisor))
 
 
 def select(cond: Any, x: Any, y: Any) -> Any:
@@ -65,12 +54,12 @@ def select(cond: Any, x: Any, y: Any) -> Any:
     b = builder("select")
     if any(isinstance(v, (Fragment, Elementwise)) for v in (cond, x, y)):
         return elementwise(select, cond, x, y)
-    condition = boolean(cond, "select")
+    condition = scalars.boolean(cond, "select")
     if any(isinstance(v, TileValue) for v in (x, y)):
         raise NotBuiltYet(
             b.span,
             what="`select` between tiles in memory or futures by a run-time condition",
             fix_text="use `if_`, or an array of tiles with a run-time subscript",
         )
-    one, other = with_one_type(operand(x, "select"), operand(y, "select"))
-    return Value(Select(condition, one, other))
+    one, other = scalars.with_one_type(scalars.operand(x, "select"), scalars.operand(y, "select"))
+    return scalars.Value(Select(condition, one, other))

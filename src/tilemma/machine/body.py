@@ -7,27 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from tilemma.machine import syntax
 from tilemma.machine.lexer import Token, statement_tokens, syntax_error
 from tilemma.machine.parser import Parser
-from tilemma.machine.syntax import (
-    Address,
-    Body,
-    Guard,
-    Immediate,
-    Instruction,
-    Negative,
-    Not,
-    Operand,
-    Pair,
-    Parameter,
-    Register,
-    Selected,
-    Sink,
-    Special,
-    Symbol,
-    Variable,
-    Vector,
-)
 
 _SPECIAL = {
     "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%clock", "%clock_hi", "%clock64",
@@ -62,9 +44,9 @@ class _Scope:
 
     def __init__(self, serial: int) -> None:
         self.serial = serial
-        self.registers: dict[str, Register] = {}
+        self.registers: dict[str, syntax.Register] = {}
         self.families: list[tuple[str, int, str]] = []
-        self.vectors: dict[str, tuple[Register, ...]] = {}
+        self.vectors: dict[str, tuple[syntax.Register, ...]] = {}
         self.labels: dict[str, str] = {}
         self.variables: dict[str, str] = {}
 
@@ -72,18 +54,18 @@ class _Scope:
 class BodyParser:
     """Reads one body; ``formals`` are the parameters of a function."""
 
-    def __init__(self, parser: Parser, formals: tuple[Parameter, ...] = ()) -> None:
+    def __init__(self, parser: Parser, formals: tuple[syntax.Parameter, ...] = ()) -> None:
         self.p = parser
-        self.instructions: list[Instruction] = []
+        self.instructions: list[syntax.Instruction] = []
         self.label_index: dict[str, int] = {}
-        self.registers: list[Register] = []
+        self.registers: list[syntax.Register] = []
         # Operands by their text, until the next declaration.
-        self.operands: dict[str, Operand] = {}
+        self.operands: dict[str, syntax.Operand] = {}
         # Lists of operands that are being read.
         self.depth = 0
         # Whether the instruction that is read is a call, where parentheses hold parameters.
         self.calls = False
-        self.variables: list[Variable] = []
+        self.variables: list[syntax.Variable] = []
         self.tables: dict[str, tuple[str, ...]] = {}
         self.prototypes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.scopes: list[_Scope] = []
@@ -94,12 +76,12 @@ class BodyParser:
                 self.outer.registers[formal.name] = formal.register
                 self.registers.append(formal.register)
 
-    def parse(self) -> Body:
+    def parse(self) -> syntax.Body:
         self.p.location = None
         self.scopes.append(self.outer)
         self.block()
         self.check_branches()
-        return Body(
+        return syntax.Body(
             tuple(self.instructions), self.label_index, tuple(self.registers), tuple(self.variables), self.tables,
             self.prototypes,
         )  # fmt: skip
@@ -108,7 +90,7 @@ class BodyParser:
         for ins in self.instructions:
             if ins.parts[0] == "bra":
                 target = ins.operands[0] if ins.operands else None
-                if not isinstance(target, Symbol) or target.name not in self.label_index:
+                if not isinstance(target, syntax.Symbol) or target.name not in self.label_index:
                     shown = getattr(target, "name", "nothing").split("@")[0]
                     raise syntax_error(
                         self.p.name, ins.line, ins.column, f"no label `{shown}` here", len(ins.text)
@@ -228,12 +210,12 @@ class BodyParser:
                 break
         p.expect(";")
 
-    def new_register(self, name: str, kind: str, scope: _Scope) -> Register:
-        register = Register(f"{name}@{scope.serial}", kind)
+    def new_register(self, name: str, kind: str, scope: _Scope) -> syntax.Register:
+        register = syntax.Register(f"{name}@{scope.serial}", kind)
         self.registers.append(register)
         return register
 
-    def find_register(self, name: str) -> Register | None:
+    def find_register(self, name: str) -> syntax.Register | None:
         for scope in reversed(self.scopes):
             known = scope.registers.get(name)
             if known is not None:
@@ -270,8 +252,8 @@ class BodyParser:
         assert name is not None
         # Registers are numbered in the order of their first use.
         register = None if predicate is None else self.find_register(predicate)
-        guard = None if register is None else Guard(register, negated == "!")
-        operands: list[Operand] | None = []
+        guard = None if register is None else syntax.Guard(register, negated == "!")
+        operands: list[syntax.Operand] | None = []
         if name.startswith("call") or (predicate and (register is None or register.type != "pred")):
             operands = None
         elif text:
@@ -281,7 +263,7 @@ class BodyParser:
             return
         p.position += 1
         self.instructions.append(
-            Instruction(
+            syntax.Instruction(
                 name, tuple(operands), guard, statement.line, statement.column, " ".join(statement.text.split()),
                 p.location, statement.start, statement.end,
             )
@@ -298,12 +280,12 @@ class BodyParser:
             p.tokens, p.position = tokens, position
         p.position += 1
 
-    def plain_operands(self, text: str) -> list[Operand] | None:
+    def plain_operands(self, text: str) -> list[syntax.Operand] | None:
         """Operands of the forms that need no grammar; None where one has another."""
         pieces = _OPERAND.findall(text)
         if len(pieces) > 1 and ",".join(pieces) != text:
             return None
-        found: list[Operand] = []
+        found: list[syntax.Operand] = []
         known = self.operands
         for piece in pieces:
             operand = known.get(piece)
@@ -315,27 +297,27 @@ class BodyParser:
             found.append(operand)
         return found
 
-    def plain_operand(self, text: str) -> Operand | None:
+    def plain_operand(self, text: str) -> syntax.Operand | None:
         """A register, a label, a decimal integer, bits of an f32, an address or a vector of registers."""
         if _NAME.fullmatch(text):
             if text == "_":
-                return Sink()
+                return syntax.Sink()
             register = self.find_register(text)
             if register is not None or text[0] == "%" or any(text in s.vectors for s in self.scopes):
                 return register
             label = None if text == "WARP_SZ" else self.find_label(text)
-            return None if label is None else Symbol(label)
+            return None if label is None else syntax.Symbol(label)
         if _DECIMAL.fullmatch(text):
-            return Immediate(int(text))
+            return syntax.Immediate(int(text))
         if _SINGLE.fullmatch(text):
-            return Immediate(int(text[2:], 16), "f32")
+            return syntax.Immediate(int(text[2:], 16), "f32")
         if (match := _ADDRESS.fullmatch(text)) is not None:
             register = self.find_register(match[1])
-            return None if register is None else Address(register, int(match[2] or 0))
+            return None if register is None else syntax.Address(register, int(match[2] or 0))
         if text[:1] == "{" and text.find("}") == len(text) - 1:
             items = [self.find_register(x.strip()) for x in text[1:-1].split(",")]
             if all(x is not None for x in items):
-                return Vector(tuple(x for x in items if x is not None))
+                return syntax.Vector(tuple(x for x in items if x is not None))
         return None
 
     def instruction(self) -> None:
@@ -349,7 +331,7 @@ class BodyParser:
         while p.token.kind == "directive":
             # nvcc puts a blank before some modifiers (`.bulk_group .L2::cache_hint`).
             name += p.advance().text
-        operands: list[Operand] = []
+        operands: list[syntax.Operand] = []
         self.calls = name.split(".")[0] == "call"
         while not p.accept(";"):
             operands.append(self.operand())
@@ -358,28 +340,30 @@ class BodyParser:
         end = p.tokens[p.position - 1].end
         text = " ".join(p.text[first.start : end].split())
         self.instructions.append(
-            Instruction(name, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end)
+            syntax.Instruction(
+                name, tuple(operands), guard, first.line, first.column, text, p.location, first.start, end
+            )
         )
 
-    def guard(self) -> Guard:
+    def guard(self) -> syntax.Guard:
         p = self.p
         negated = p.accept("!")
         token = p.token
         register = self.find_register(p.word())
         if register is None or register.type != "pred":
             raise p.error(f"`{token.text}` is no predicate register", token)
-        return Guard(register, negated)
+        return syntax.Guard(register, negated)
 
-    def operand(self) -> Operand:
+    def operand(self) -> syntax.Operand:
         first = self.simple()
         if self.p.accept("|"):
-            return Pair(first, self.simple())
+            return syntax.Pair(first, self.simple())
         return first
 
-    def simple(self) -> Operand:
+    def simple(self) -> syntax.Operand:
         p = self.p
         token = p.token
-        readers: dict[str, Callable[[], Operand]] = {"[": self.address, "{": self.vector}
+        readers: dict[str, Callable[[], syntax.Operand]] = {"[": self.address, "{": self.vector}
         if self.calls:
             readers["("] = partial(self.vector, "(", ")")
         if token.text in readers and token.kind == "punct":
@@ -393,80 +377,80 @@ class BodyParser:
         if token.text == "-" and after.kind == "word":
             p.advance()
             operand = self.named(p.advance())
-            if not isinstance(operand, (Register, Selected)):
+            if not isinstance(operand, (syntax.Register, syntax.Selected)):
                 raise p.error(f"`{after.text}` is no register", after)
-            return Negative(operand)
+            return syntax.Negative(operand)
         if token.text == "!" and after.kind == "word":
             p.advance()
             name = p.token
             register = self.find_register(p.word())
             if register is None:
                 raise p.error(f"the register `{name.text}` is not declared", name)
-            return Not(register)
+            return syntax.Not(register)
         if token.kind in ("int", "float") or token.text in ("-", "~", "!", "(", "+"):
             return p.operand_number()
         if token.kind != "word":
             raise p.error(f"expected an operand, found {p.shown()}")
         p.advance()
         if token.text == "_":
-            return Sink()
+            return syntax.Sink()
         return self.named(token)
 
-    def named(self, token: Token) -> Operand:
+    def named(self, token: Token) -> syntax.Operand:
         name = token.text
         register = self.find_register(name)
         if register is not None:
             return register
         if name in _SPECIAL:
-            return Special(name)
+            return syntax.Special(name)
         if name in _SPECIAL_VECTOR:
-            axes = tuple(Special(f"{name}.{axis}") for axis in "xyz")
-            return Vector((*axes, Immediate(0)))
+            axes = tuple(syntax.Special(f"{name}.{axis}") for axis in "xyz")
+            return syntax.Vector((*axes, syntax.Immediate(0)))
         if name == "WARP_SZ":
-            return Immediate(32)
+            return syntax.Immediate(32)
         for scope in reversed(self.scopes):
             if name in scope.vectors:
-                return Vector(scope.vectors[name])
+                return syntax.Vector(scope.vectors[name])
         if name.startswith("%") and "." not in name:
             raise self.p.error(f"the register `{name}` is not declared", token)
         root, _, selector = name.rpartition(".")
         part = self.find_register(root) if root and _SELECTOR.fullmatch(selector) else None
         if part is not None:
-            return Selected(part, selector)
+            return syntax.Selected(part, selector)
         label = self.find_label(name)
         if label is not None:
-            return Symbol(label)
+            return syntax.Symbol(label)
         name = self.find_variable(name)
         offset = 0
         if self.p.token.text == "+":
             self.p.advance()
             offset = self.p.constant()
-        return Symbol(name, offset)
+        return syntax.Symbol(name, offset)
 
-    def vector(self, opening: str = "{", closing: str = "}") -> Vector:
+    def vector(self, opening: str = "{", closing: str = "}") -> syntax.Vector:
         """``{a, b}``, or ``(a, b)``: the parameters of a call."""
         self.p.expect(opening)
-        items: list[Operand] = []
+        items: list[syntax.Operand] = []
         while not self.p.accept(closing):
             items.append(self.simple())
             if not self.p.accept(",") and self.p.token.text != closing:
                 raise self.p.error(f"expected `,` or `{closing}`, found {self.p.shown()}")
-        return Vector(tuple(items))
+        return syntax.Vector(tuple(items))
 
-    def address(self) -> Address:
+    def address(self) -> syntax.Address:
         p = self.p
         p.expect("[")
         token = p.token
         base = p.operand_number() if token.kind == "int" else self.named(p.advance())
-        if not isinstance(base, (Register, Symbol, Immediate)):
+        if not isinstance(base, (syntax.Register, syntax.Symbol, syntax.Immediate)):
             raise p.error(f"`{token.text}` is no address", token)
         offset, coordinates = 0, None
-        if isinstance(base, Symbol):
-            offset, base = base.offset, Symbol(base.name)
+        if isinstance(base, syntax.Symbol):
+            offset, base = base.offset, syntax.Symbol(base.name)
         while p.token.text in ("+", "-"):
             sign = -1 if p.advance().text == "-" else 1
             offset += sign * p.integer()
         if p.accept(","):
             coordinates = self.vector().items
         p.expect("]")
-        return Address(base, offset, coordinates)
+        return syntax.Address(base, offset, coordinates)

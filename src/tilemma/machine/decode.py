@@ -15,25 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilemma.errors import Span
+from tilemma.machine import syntax
 from tilemma.machine.catalogue import NoSuchForm, NotInTarget
 from tilemma.machine.hazards import Place
 from tilemma.machine.isa import contents, opcodes
 from tilemma.machine.memory import FUNCTION_WINDOW, GLOBAL_START, PARAM_WINDOW
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import F16, F32, F64, PRED, S16, S32, S64, U16, U32, U64, VIEW_CLASS
-from tilemma.machine.syntax import (
-    Address,
-    Immediate,
-    Instruction,
-    Not,
-    Operand,
-    Pair,
-    Register,
-    Sink,
-    Special,
-    Symbol,
-    Vector,
-)
 
 if TYPE_CHECKING:
     from tilemma.machine.native.blocks import PlainAccess
@@ -128,7 +116,7 @@ class AddressRow:
 class Decoder:
     """One instruction being decoded."""
 
-    def __init__(self, program: Program, ins: Instruction) -> None:
+    def __init__(self, program: Program, ins: syntax.Instruction) -> None:
         self.program, self.ins = program, ins
         self.parts = ins.parts
         self.mods = self.parts[1:]
@@ -214,7 +202,7 @@ class Decoder:
             self.bad(f"{len(self.operands)} operands; it takes {' or '.join(map(str, numbers))}")
 
     # -- operands
-    def _class_of(self, register: Register) -> tuple[str, int]:
+    def _class_of(self, register: syntax.Register) -> tuple[str, int]:
         try:
             return self.program.register(register)
         except KeyError:
@@ -223,7 +211,7 @@ class Decoder:
     def _note(self, where: set[int], cls: str, row: int) -> None:
         where.add(self.program.register_ids[cls, row])
 
-    def src(self, operand: Operand, kind: str, *, wide: bool = False) -> int:
+    def src(self, operand: syntax.Operand, kind: str, *, wide: bool = False) -> int:
         """Row of a source operand read as type ``kind``.
 
         ``wide`` lets the register be wider than the type (then use ``src_any``'s class).
@@ -234,32 +222,32 @@ class Decoder:
             self.bad(f"operand of register class {found} bits where .{kind} is read")
         return row
 
-    def src_any(self, operand: Operand, kind: str) -> tuple[str, int]:
+    def src_any(self, operand: syntax.Operand, kind: str) -> tuple[str, int]:
         """Class and row of a source operand; immediates take the class of ``kind``."""
         cls = VIEW_CLASS[VIEW[kind]]
-        if isinstance(operand, Register):
+        if isinstance(operand, syntax.Register):
             found = self._class_of(operand)
             if (found[0] == "p") != (cls == "p"):
                 self.bad(f"{operand} is {'a' if found[0] == 'p' else 'no'} predicate")
             self._note(self.reads, *found)
             return found
-        if isinstance(operand, Immediate):
+        if isinstance(operand, syntax.Immediate):
             return cls, self.program.constant(cls, immediate_bits(operand, kind))
-        if isinstance(operand, Special):
+        if isinstance(operand, syntax.Special):
             return cls, self.program.special(cls, operand)
-        if isinstance(operand, Symbol):
+        if isinstance(operand, syntax.Symbol):
             return cls, self.program.constant(cls, self.symbol_value(operand))
         return self.bad(f"operand {operand} where a register or a constant is read")
 
-    def src_pred(self, operand: Operand) -> tuple[int, bool]:
+    def src_pred(self, operand: syntax.Operand) -> tuple[int, bool]:
         """Row of a predicate operand and whether it is negated."""
-        if isinstance(operand, Not):
+        if isinstance(operand, syntax.Not):
             return self.src(operand.operand, "pred"), True
-        if isinstance(operand, Immediate):
+        if isinstance(operand, syntax.Immediate):
             return self.program.constant("p", int(operand.value != 0)), False
         return self.src(operand, "pred"), False
 
-    def dst(self, operand: Operand, kind: str, *, wide: bool = False) -> int:
+    def dst(self, operand: syntax.Operand, kind: str, *, wide: bool = False) -> int:
         """Row of a destination read as type ``kind``; a sink gets a row that is never read."""
         cls = VIEW_CLASS[VIEW[kind]]
         found, row = self.dst_any(operand, kind)
@@ -267,12 +255,12 @@ class Decoder:
             self.bad(f"destination of register class {found} bits where .{kind} is written")
         return row
 
-    def dst_any(self, operand: Operand, kind: str) -> tuple[str, int]:
+    def dst_any(self, operand: syntax.Operand, kind: str) -> tuple[str, int]:
         """Class and row of a destination."""
         cls = VIEW_CLASS[VIEW[kind]]
-        if isinstance(operand, Sink):
+        if isinstance(operand, syntax.Sink):
             return cls, self.program.new_row(cls)
-        if not isinstance(operand, Register):
+        if not isinstance(operand, syntax.Register):
             self.bad(f"operand {operand} where a register is written")
         found = self._class_of(operand)
         if (found[0] == "p") != (cls == "p"):
@@ -280,26 +268,26 @@ class Decoder:
         self._note(self.writes, *found)
         return found
 
-    def register_id(self, operand: Operand) -> int:
+    def register_id(self, operand: syntax.Operand) -> int:
         """The number of a register in dataflow and hazards."""
-        assert isinstance(operand, Register)
+        assert isinstance(operand, syntax.Register)
         return self.program.register_ids[self._class_of(operand)]
 
-    def items(self, operand: Operand) -> tuple[Operand, ...]:
+    def items(self, operand: syntax.Operand) -> tuple[syntax.Operand, ...]:
         """A vector's items; a scalar is a vector of one."""
-        return operand.items if isinstance(operand, Vector) else (operand,)
+        return operand.items if isinstance(operand, syntax.Vector) else (operand,)
 
-    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
+    def pair(self, operand: syntax.Operand) -> tuple[syntax.Operand, syntax.Operand | None]:
         """``a|b`` as two operands; the second may be missing."""
-        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+        return (operand.first, operand.second) if isinstance(operand, syntax.Pair) else (operand, None)
 
-    def immediate(self, operand: Operand) -> int:
+    def immediate(self, operand: syntax.Operand) -> int:
         """The value of an operand that must be an integer constant."""
-        if not isinstance(operand, Immediate) or operand.kind != "int":
+        if not isinstance(operand, syntax.Immediate) or operand.kind != "int":
             self.bad(f"operand {operand} where an integer constant is needed")
         return operand.value
 
-    def symbol_value(self, symbol: Symbol) -> int:
+    def symbol_value(self, symbol: syntax.Symbol) -> int:
         """The address of a variable or function, in its own state space."""
         program, name = self.program, symbol.name
         if name in program.shared_offsets:
@@ -315,24 +303,24 @@ class Decoder:
             return FUNCTION_WINDOW + 16 * list(program.module.functions).index(name)
         return self.bad(f"the name `{name.split('@')[0]}` is not declared")
 
-    def address(self, operand: Operand) -> AddressRow:
+    def address(self, operand: syntax.Operand) -> AddressRow:
         """An address operand as a row and an offset."""
-        if not isinstance(operand, Address):
+        if not isinstance(operand, syntax.Address):
             self.bad("an operand in [ ] is needed")
         base = operand.base
-        if isinstance(base, Register):
+        if isinstance(base, syntax.Register):
             cls, row = self.src_any(base, "u64")
             if cls not in ("32", "64"):
                 self.bad(f"an address register of {cls} bits")
             return AddressRow(RAW[cls], row, operand.offset)
-        if isinstance(base, Symbol):
+        if isinstance(base, syntax.Symbol):
             value = self.symbol_value(base) + operand.offset
             if self.is_parameter(base):
                 value += PARAM_WINDOW
             return AddressRow(U64, self.program.constant("64", value), 0, base.name)
         return AddressRow(U64, self.program.constant("64", base.value + operand.offset), 0)
 
-    def is_parameter(self, symbol: Symbol) -> bool:
+    def is_parameter(self, symbol: syntax.Symbol) -> bool:
         """Whether a name is that of a parameter of the entry."""
         known = {*self.program.shared_offsets, *self.program.global_symbols, *self.program.local_offsets}
         return symbol.name not in known and any(p.name == symbol.name for p in self.program.entry.parameters)
@@ -369,7 +357,7 @@ def symbol_address(program: Program, name: str) -> int:
     return GLOBAL_START - (position + 1) * (1 << 24)
 
 
-def immediate_bits(operand: Immediate, kind: str) -> int:
+def immediate_bits(operand: syntax.Immediate, kind: str) -> int:
     """The bit pattern of a constant in an instruction of type ``kind``."""
     value = operand.value
     if operand.kind == "f64" and kind in ("f32", "b32", "u32", "s32", "tf32"):

@@ -7,23 +7,10 @@ import struct
 
 import numpy as np
 
-from tilemma.machine import constants, limits
+from tilemma.machine import constants, limits, syntax
 from tilemma.machine.cursor import Cursor
 from tilemma.machine.debug_info import Locations
 from tilemma.machine.lexer import PtxSyntax, syntax_error
-from tilemma.machine.syntax import (
-    TYPE_BYTES,
-    Body,
-    Entry,
-    Function,
-    Immediate,
-    Instruction,
-    Location,
-    Module,
-    Parameter,
-    Register,
-    Variable,
-)
 
 _ENTRY_DIRECTIVES = {
     ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".reqnctapercluster",
@@ -59,13 +46,13 @@ class Parser(Cursor):
         # The entry whose body is read; None: all.
         self.only = only
         self.locations = Locations(text)
-        self.location: Location | None = None
-        self.entries: dict[str, Entry] = {}
-        self.functions: dict[str, Function] = {}
-        self.variables: list[Variable] = []
+        self.location: syntax.Location | None = None
+        self.entries: dict[str, syntax.Entry] = {}
+        self.functions: dict[str, syntax.Function] = {}
+        self.variables: list[syntax.Variable] = []
         self.aliases: list[tuple[str, str]] = []
 
-    def module(self) -> Module:
+    def module(self) -> syntax.Module:
         version, target = (0, 0), ""
         while self.token.kind != "end":
             token = self.token
@@ -97,7 +84,7 @@ class Parser(Cursor):
         for name, aliasee in self.aliases:
             if aliasee in self.functions:
                 self.functions[name] = self.functions[aliasee]
-        return Module(
+        return syntax.Module(
             version, target, self.entries, tuple(self.variables), self.functions, self.text, self.name
         )  # fmt: skip
 
@@ -174,7 +161,7 @@ class Parser(Cursor):
                 if self.token.kind == "end":
                     raise self.error("an `.attribute` that never ends")
 
-    def variable(self, extern: bool) -> Variable:
+    def variable(self, extern: bool) -> syntax.Variable:
         token = self.advance()
         space = token.text[1:]
         if token.text not in _SPACES:
@@ -192,7 +179,7 @@ class Parser(Cursor):
         self.attributes()
         element = self.type_name()
         name = self.word()
-        size = TYPE_BYTES[element] * (vector or 1)
+        size = syntax.TYPE_BYTES[element] * (vector or 1)
         alignment = alignment or size
         while self.accept("["):
             count = 0 if self.token.text == "]" else count * self.constant()
@@ -203,7 +190,7 @@ class Parser(Cursor):
         self.expect(";")
         size = size * count or len(initial.data)
         limits.check_size(self.span_of(token), f"`{name}`", space, size, alignment)
-        return Variable(
+        return syntax.Variable(
             name, space, alignment, size, token.line, extern, bytes(initial.data), tuple(initial.relocations)
         )  # fmt: skip
 
@@ -215,7 +202,7 @@ class Parser(Cursor):
                 self.initializer(element, out, depth + 1)
                 self.accept(",")
             return
-        width = TYPE_BYTES[element]
+        width = syntax.TYPE_BYTES[element]
         if self.token.kind == "word":
             self.relocation(width, out)
             return
@@ -245,13 +232,13 @@ class Parser(Cursor):
 
     def type_name(self) -> str:
         name = self.token.text[1:]
-        if self.token.kind != "directive" or name not in TYPE_BYTES:
+        if self.token.kind != "directive" or name not in syntax.TYPE_BYTES:
             raise self.error(f"{self.shown()} is no PTX type")
         self.advance()
         return name
 
     # -- entries and functions
-    def entry(self) -> Entry | None:
+    def entry(self) -> syntax.Entry | None:
         """An entry; None for a declaration without a body.
 
         An entry with an unsupported construct is kept with its error, which is raised when it is launched.
@@ -268,11 +255,11 @@ class Parser(Cursor):
                     return None
                 self.directive(directives)
             if self.only not in (None, name) and self.passed_body():
-                return Entry(name, parameters, directives, Body(), line)
-            return Entry(name, parameters, directives, self.body(), line)
+                return syntax.Entry(name, parameters, directives, syntax.Body(), line)
+            return syntax.Entry(name, parameters, directives, self.body(), line)
         except PtxSyntax as error:
             self.skip_body(start, error)
-            return Entry(name, (), {}, Body(), line, error)
+            return syntax.Entry(name, (), {}, syntax.Body(), line, error)
 
     def directive(self, directives: dict[str, tuple[int, ...]]) -> None:
         """A performance-tuning or cluster directive between the parameters and the body."""
@@ -290,7 +277,7 @@ class Parser(Cursor):
                 self.advance()
         directives[token.text[1:]] = tuple(numbers)
 
-    def function(self) -> Function:
+    def function(self) -> syntax.Function:
         start = self.position
         line = self.expect(".func").line
         name = self.function_name()
@@ -305,11 +292,11 @@ class Parser(Cursor):
                 else:
                     self.directive({})
             if self.accept(";"):
-                return Function(name, results, parameters, None, line)
-            return Function(name, results, parameters, self.body((*results, *parameters)), line)
+                return syntax.Function(name, results, parameters, None, line)
+            return syntax.Function(name, results, parameters, self.body((*results, *parameters)), line)
         except PtxSyntax as error:
             self.skip_body(start, error)
-            return Function(name, (), (), None, line, error)
+            return syntax.Function(name, (), (), None, line, error)
 
     def function_name(self) -> str:
         """The name of the function that starts here, wherever its results end."""
@@ -322,7 +309,7 @@ class Parser(Cursor):
             at += 1
         raise self.error("a `.func` without a name")
 
-    def body(self, formals: tuple[Parameter, ...] = ()) -> Body:
+    def body(self, formals: tuple[syntax.Parameter, ...] = ()) -> syntax.Body:
         from tilemma.machine.body import BodyParser
 
         return BodyParser(self, formals).parse()
@@ -353,9 +340,9 @@ class Parser(Cursor):
             if depth == 0 and token.text in ("}", ";") and token.kind == "punct":
                 return
 
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self) -> tuple[syntax.Parameter, ...]:
         """Parameters up to the closing bracket."""
-        found: list[Parameter] = []
+        found: list[syntax.Parameter] = []
         offset = 0
         while not self.accept(")"):
             token = self.advance()
@@ -373,12 +360,12 @@ class Parser(Cursor):
             while self.accept("["):
                 count *= 0 if self.token.text == "]" else self.constant()
                 self.expect("]")
-            size = TYPE_BYTES[element] * count
-            alignment = alignment or TYPE_BYTES[element]
+            size = syntax.TYPE_BYTES[element] * count
+            alignment = alignment or syntax.TYPE_BYTES[element]
             limits.check_size(self.span_of(token), f"`{name}`", "param", max(size, offset + size), alignment)
             offset = -(-offset // alignment) * alignment
-            register = Register(f"{name}@0", element) if token.text == ".reg" else None
-            found.append(Parameter(name, element, alignment, size, offset, token.line, register))
+            register = syntax.Register(f"{name}@0", element) if token.text == ".reg" else None
+            found.append(syntax.Parameter(name, element, alignment, size, offset, token.line, register))
             offset += size
             if not self.accept(",") and self.token.text != ")":
                 raise self.error(f"expected `,` or `)`, found {self.shown()}")
@@ -389,20 +376,20 @@ class Parser(Cursor):
         """The value of an integer expression."""
         return constants.expression(self)
 
-    def operand_number(self) -> Immediate:
+    def operand_number(self) -> syntax.Immediate:
         if not constants.is_float(self):
-            return Immediate(constants.expression(self))
+            return syntax.Immediate(constants.expression(self))
         negative = self.accept("-")
         text = self.advance().text
         if text[:2] in ("0f", "0F"):
-            return Immediate(int(text[2:], 16) ^ (0x80000000 if negative else 0), "f32")
+            return syntax.Immediate(int(text[2:], 16) ^ (0x80000000 if negative else 0), "f32")
         if text[:2] in ("0d", "0D"):
-            return Immediate(int(text[2:], 16) ^ (1 << 63 if negative else 0), "f64")
+            return syntax.Immediate(int(text[2:], 16) ^ (1 << 63 if negative else 0), "f64")
         value_f = -float(text) if negative else float(text)
-        return Immediate(struct.unpack("<Q", struct.pack("<d", value_f))[0], "f64")
+        return syntax.Immediate(struct.unpack("<Q", struct.pack("<d", value_f))[0], "f64")
 
 
-def parse(text: str, name: str = "<ptx>", *, only: str | None = None) -> Module:
+def parse(text: str, name: str = "<ptx>", *, only: str | None = None) -> syntax.Module:
     """The module that ``text`` spells; PtxSyntax, with the line, where it is not PTX.
 
     An entry or function with an unsupported construct stays in the module with its error (``refused``).  With
@@ -418,6 +405,6 @@ def parse(text: str, name: str = "<ptx>", *, only: str | None = None) -> Module:
     return module
 
 
-def _calls_indirectly(instruction: Instruction) -> bool:
+def _calls_indirectly(instruction: syntax.Instruction) -> bool:
     """Whether it calls the function whose address a register holds."""
-    return instruction.parts[0] == "call" and any(isinstance(x, Register) for x in instruction.operands)
+    return instruction.parts[0] == "call" and any(isinstance(x, syntax.Register) for x in instruction.operands)

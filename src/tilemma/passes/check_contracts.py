@@ -11,24 +11,9 @@ from typing import Any
 from tilemma.arithmetic.sparsity import SECTION
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, Span
+from tilemma.ir import expr
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_metadata, checked_scale
-from tilemma.ir.expr import (
-    Binary,
-    Const,
-    Dim,
-    Element,
-    Expr,
-    Index,
-    Scalar,
-    Select,
-    children,
-    const,
-    sub,
-    substitute,
-    value_of,
-    walk,
-)
 from tilemma.ir.tiles import describe, shape_text
 from tilemma.ir.types import Contract, Space, View
 from tilemma.ir.walk import expressions, rewrite, views
@@ -313,11 +298,11 @@ def _copy(copy: t.Copy) -> None:
     if src.dtype is not dst.dtype:
         raise CopyTypes(copy.span, src=src.dtype, dst=dst.dtype, **bases)
     moved = copy.arriving
-    a = [e for e in moved if value_of(e) != 1]
-    b = [e for e in dst.shape if value_of(e) != 1]
+    a = [e for e in moved if expr.value_of(e) != 1]
+    b = [e for e in dst.shape if expr.value_of(e) != 1]
     clash = len(a) != len(b)
     for x, y in zip(a, b, strict=False):
-        vx, vy = value_of(x), value_of(y)
+        vx, vy = expr.value_of(x), expr.value_of(y)
         clash |= vx is not None and vy is not None and vx != vy
     if clash:
         small = dst.shape if dst.base.space is not Space.GLOBAL else src.shape
@@ -330,7 +315,7 @@ def _copy(copy: t.Copy) -> None:
 
 def _taken(op: t.Op) -> t.Op | t.Body:
     """The branch of a condition that is a constant."""
-    if isinstance(op, t.If) and isinstance(op.cond, Const):
+    if isinstance(op, t.If) and isinstance(op.cond, expr.Const):
         return op.then if op.cond.value else op.otherwise
     return op
 
@@ -349,22 +334,22 @@ def _views(op: t.Op) -> Iterator[tuple[View, bool]]:
         yield from _elements(e, False)
 
 
-def _elements(e: Expr, guarded: bool) -> Iterator[tuple[View, bool]]:
+def _elements(e: expr.Expr, guarded: bool) -> Iterator[tuple[View, bool]]:
     match e:
-        case Element(view=view):
+        case expr.Element(view=view):
             yield view, guarded
-        case Select(cond=cond, a=a, b=b):
+        case expr.Select(cond=cond, a=a, b=b):
             yield from _elements(cond, guarded)
-            known = value_of(cond)
+            known = expr.value_of(cond)
             for branch, other in ((a, known == 0), (b, known not in (None, 0))):
                 if not other:
                     yield from _elements(branch, guarded or known is None)
             return
-        case Binary(op="land" | "lor", a=a, b=b):
+        case expr.Binary(op="land" | "lor", a=a, b=b):
             yield from _elements(a, guarded)
             yield from _elements(b, True)
             return
-    for part in children(e):
+    for part in expr.children(e):
         yield from _elements(part, guarded)
 
 
@@ -374,18 +359,18 @@ def _inside(view: View, site: Site, guarded: bool) -> None:
 
     Conditions may rule out values of the indices, which is left to run time, but no constants.
     """
-    if any(value_of(a.extent) == 0 for a in view.axes):
+    if any(expr.value_of(a.extent) == 0 for a in view.axes):
         return
     if view.base.space is Space.GLOBAL and (view.axes or guarded):
         return
     ranges = {} if guarded else _ranges(site)
     for d, size in enumerate(view.base_shape):
-        if view.base.space is Space.GLOBAL and not isinstance(view.offsets[d], Const):
+        if view.base.space is Space.GLOBAL and not isinstance(view.offsets[d], expr.Const):
             continue
-        limit, reach, offset = value_of(size), _reach(view, d), view.offsets[d]
-        highest, lowest = largest(offset, ranges), largest(sub(0, offset), ranges)
+        limit, reach, offset = expr.value_of(size), _reach(view, d), view.offsets[d]
+        highest, lowest = largest(offset, ranges), largest(expr.sub(0, offset), ranges)
         facts: dict[str, Any] = {"name": view.base.name, "dim": d, "extent": limit}
-        what = "a tile within" if isinstance(offset, Const) else "indices and extents that stay below"
+        what = "a tile within" if isinstance(offset, expr.Const) else "indices and extents that stay below"
         if limit is not None and reach is not None and highest is not None and highest + reach > limit:
             remedy = f"use {what} {limit}, or a larger buffer"
             raise ViewOutside(site.op.span, reaches=f"reaches {highest + reach}", remedy=remedy, **facts)
@@ -394,7 +379,7 @@ def _inside(view: View, site: Site, guarded: bool) -> None:
     if view.slot is not None:
         copies = view.base.copies
         facts = {"name": view.base.name, "dim": "of its copies", "extent": copies}
-        highest, lowest = largest(view.slot, ranges), largest(sub(0, view.slot), ranges)
+        highest, lowest = largest(view.slot, ranges), largest(expr.sub(0, view.slot), ranges)
         if highest is not None and highest >= copies:
             remedy = f"take the index modulo {copies}"
             raise ViewOutside(site.op.span, reaches=f"reaches {highest + 1}", remedy=remedy, **facts)
@@ -407,7 +392,7 @@ def _reach(view: View, dim: int) -> int | None:
     reach = 1
     for axis in view.axes:
         if axis.dim == dim:
-            extent, step = value_of(axis.extent), value_of(axis.step)
+            extent, step = expr.value_of(axis.extent), expr.value_of(axis.step)
             if extent is None or step is None:
                 return None
             reach += (extent - 1) * step
@@ -421,12 +406,12 @@ def _subscripts(ref: t.FragmentRef, declared: t.DeclareFragment, site: Site) -> 
     for index, copies in zip(ref.index, declared.copies, strict=True):
         facts: dict[str, Any] = {"index": describe(index), "name": ref.name, "count": copies}
         run_time = sorted(names(index) - set(ranges))
-        run_time += [x.name for x in walk(index) if isinstance(x, (Dim, Scalar))]
+        run_time += [x.name for x in expr.walk(index) if isinstance(x, (expr.Dim, expr.Scalar))]
         if run_time:
             wrong = f"depends on `{run_time[0]}`, which is known only at run time"
             remedy = "use constants, or indices of loops with constant bounds"
             raise FragmentSubscript(site.op.span, wrong=wrong, remedy=remedy, **facts)
-        high, low = largest(index, ranges), largest(sub(0, index), ranges)
+        high, low = largest(index, ranges), largest(expr.sub(0, index), ranges)
         if high is not None and high >= copies:
             raise FragmentSubscript(
                 site.op.span, wrong=f"reaches {high}", remedy="use a shorter loop, or a larger array", **facts
@@ -441,28 +426,28 @@ def _ranges(site: Site) -> dict[str, range]:
     for p in site.parents:
         if isinstance(p, t.Parallel):
             for i in p.indices:
-                n = value_of(i.extent)
+                n = expr.value_of(i.extent)
                 if n is not None:
                     found[i.name] = range(n)
         elif isinstance(p, t.For):
-            start, stop, step = value_of(p.start), value_of(p.stop), value_of(p.step)
+            start, stop, step = expr.value_of(p.start), expr.value_of(p.stop), expr.value_of(p.step)
             if start is not None and stop is not None and step is not None and step > 0:
                 found[p.index.name] = range(start, stop, step)
     return found
 
 
-def largest(e: Expr, ranges: dict[str, range]) -> int | None:
+def largest(e: expr.Expr, ranges: dict[str, range]) -> int | None:
     """The largest value of ``e`` over its indices; None if it cannot be computed exactly."""
-    indices = sorted({x.name for x in walk(e) if isinstance(x, Index)})
+    indices = sorted({x.name for x in expr.walk(e) if isinstance(x, expr.Index)})
     if any(n not in ranges or not ranges[n] for n in indices):
         return None
     if not indices:
-        return value_of(e)
+        return expr.value_of(e)
     if prod(len(ranges[n]) for n in indices) > _MOST_POINTS:
         return None
     best: int | None = None
     for point in product(*(ranges[n] for n in indices)):
-        v = value_of(substitute(e, {n: const(p) for n, p in zip(indices, point, strict=True)}))
+        v = expr.value_of(expr.substitute(e, {n: expr.const(p) for n, p in zip(indices, point, strict=True)}))
         if v is None:
             return None
         best = v if best is None else max(best, v)

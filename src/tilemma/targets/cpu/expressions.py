@@ -14,23 +14,7 @@ import numpy as np
 
 from tilemma.arithmetic.convert import carrier
 from tilemma.dtypes import DType, promote
-from tilemma.ir.expr import (
-    COMPARISON,
-    LOGICAL,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Dim,
-    Element,
-    Expr,
-    FragmentElement,
-    Index,
-    Scalar,
-    Select,
-    Unary,
-    Var,
-)
+from tilemma.ir import expr
 from tilemma.ir.types import View
 from tilemma.targets.cpu.arithmetic import call, lane_binary, scalar_binary, unary
 from tilemma.targets.cpu.faults import VariableDiverged
@@ -88,7 +72,7 @@ class ElementReader(Protocol):
 
     def element(self, view: View) -> Evaluate: ...
 
-    def fragment_element(self, e: FragmentElement) -> Evaluate: ...
+    def fragment_element(self, e: expr.FragmentElement) -> Evaluate: ...
 
 
 class Expressions:
@@ -99,44 +83,44 @@ class Expressions:
         self.reader = reader
         self.perturbation = perturbation
 
-    def compile(self, e: Expr) -> Evaluate:
+    def compile(self, e: expr.Expr) -> Evaluate:
         match e:
-            case Const():
+            case expr.Const():
                 value = scalar_value(e.value, e.dtype)
                 return lambda f: value
-            case Var() if e.name in self.names.diverging:
+            case expr.Var() if e.name in self.names.diverging:
                 place = self.names.slot("scalar", e.name)
                 return lambda f: settled(f[place])
-            case Dim() | Scalar() | Index() | Var():
-                slot = self.names.slot("dim" if isinstance(e, Dim) else "scalar", e.name)
+            case expr.Dim() | expr.Scalar() | expr.Index() | expr.Var():
+                slot = self.names.slot("dim" if isinstance(e, expr.Dim) else "scalar", e.name)
                 return lambda f: f[slot]
-            case Binary() if e.op in LOGICAL:
+            case expr.Binary() if e.op in expr.LOGICAL:
                 return self._logical(e)
-            case Binary():
+            case expr.Binary():
                 return self._binary(e)
-            case Unary():
+            case expr.Unary():
                 t = e.a.type if e.op == "lnot" else e.type
                 a, apply = self.operand(e.a, t), unary(e.op, t)
                 return lambda f: apply(a(f))
-            case Select():
+            case expr.Select():
                 return self._select(e)
-            case Cast():
+            case expr.Cast():
                 a, source, target = self.compile(e.a), e.a.type, e.dtype
                 return self._converted(a, source, target)
-            case Element():
+            case expr.Element():
                 return self.reader.element(e.view)
-            case FragmentElement():
+            case expr.FragmentElement():
                 return self.reader.fragment_element(e)
-            case Call():
+            case expr.Call():
                 return self._call(e)
         raise AssertionError(f"unknown expression {type(e).__name__}")
 
-    def operand(self, e: Expr, target: Any) -> Evaluate:
+    def operand(self, e: expr.Expr, target: Any) -> Evaluate:
         """``e`` promoted to ``target`` as C does it."""
         a, source = self.compile(e), e.type
         return a if source == target else lambda f: promoted(a(f), source, target)
 
-    def stored(self, e: Expr, target: Any) -> Evaluate:
+    def stored(self, e: expr.Expr, target: Any) -> Evaluate:
         """``e`` converted to ``target`` as stores convert."""
         return self._converted(self.compile(e), e.type, target)
 
@@ -153,8 +137,8 @@ class Expressions:
 
         return evaluate
 
-    def _binary(self, e: Binary) -> Evaluate:
-        t = promote(e.a.type, e.b.type) if e.op in COMPARISON else e.type
+    def _binary(self, e: expr.Binary) -> Evaluate:
+        t = promote(e.a.type, e.b.type) if e.op in expr.COMPARISON else e.type
         a, b = self.operand(e.a, t), self.operand(e.b, t)
         scalar, lanes = scalar_binary(e.op, t), lane_binary(e.op, t)
 
@@ -166,7 +150,7 @@ class Expressions:
 
         return evaluate
 
-    def _logical(self, e: Binary) -> Evaluate:
+    def _logical(self, e: expr.Binary) -> Evaluate:
         """The right operand is evaluated only where the left one leaves the result open."""
         a, b = self.compile(e.a), self.compile(e.b)
         both = e.op == "land"
@@ -181,7 +165,7 @@ class Expressions:
 
         return evaluate
 
-    def _select(self, e: Select) -> Evaluate:
+    def _select(self, e: expr.Select) -> Evaluate:
         t = e.type
         cond, a, b = self.compile(e.cond), self.operand(e.a, t), self.operand(e.b, t)
 
@@ -194,7 +178,7 @@ class Expressions:
 
         return evaluate
 
-    def _call(self, e: Call) -> Evaluate:
+    def _call(self, e: expr.Call) -> Evaluate:
         t = e.type
         args = [self.operand(a, t) for a in e.args]
         function = call(e.name, t)

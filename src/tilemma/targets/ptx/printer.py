@@ -10,44 +10,19 @@ from typing import Any
 
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.errors import Span
-from tilemma.ir.lane import (
-    AtomInstr,
-    Comment,
-    Coordinates,
-    CopyInstr,
-    Imm,
-    Instr,
-    LaneBody,
-    LaneBreak,
-    LaneContinue,
-    LaneExit,
-    LaneFor,
-    LaneGuarded,
-    LaneIf,
-    LaneKernel,
-    LaneOp,
-    LaneOperand,
-    LanePrint,
-    LaneUntil,
-    LaneWhile,
-    Mem,
-    Reg,
-    Special,
-    Vec,
-    registers,
-)
+from tilemma.ir import lane
 from tilemma.targets.ptx.version import operations, ptx_version
 
 # Predicated instructions instead of a branch: bodies of at most this many instructions.
 PREDICATE_LIMIT = 4
 
 
-def print_kernel(kernel: LaneKernel) -> str:
+def print_kernel(kernel: lane.LaneKernel) -> str:
     """``kernel`` as a separate module, for the lowest PTX version that has the instructions in it."""
     return print_module((kernel,))
 
 
-def print_module(kernels: Sequence[LaneKernel], arch: str | None = None) -> str:
+def print_module(kernels: Sequence[lane.LaneKernel], arch: str | None = None) -> str:
     """All of ``kernels`` as one module for ``arch`` (default: their target)."""
     arch = arch or kernels[0].arch
     assert all(k.arch == arch for k in kernels), "one target a module"
@@ -77,12 +52,12 @@ def _escaped(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _files(kernels: Iterable[LaneKernel]) -> dict[str, int]:
+def _files(kernels: Iterable[lane.LaneKernel]) -> dict[str, int]:
     named = dict.fromkeys(op.span.file for k in kernels for op in operations(k.body) if op.span is not None)
     return {file: n for n, file in enumerate(named, 1)}
 
 
-def immediate(i: Imm) -> str:
+def immediate(i: lane.Imm) -> str:
     """An immediate; floats bit by bit (PTX ISA, Floating-Point Constants)."""
     if i.type in ("f32", "f64"):
         if i.type == "f32":
@@ -97,25 +72,25 @@ def immediate(i: Imm) -> str:
     return str(int(i.value))
 
 
-def operand(x: LaneOperand) -> str:
+def operand(x: lane.LaneOperand) -> str:
     """An operand as PTX spells it."""
-    if isinstance(x, Reg):
+    if isinstance(x, lane.Reg):
         return "%" + x.name
     match x:
-        case Imm():
+        case lane.Imm():
             return immediate(x)
-        case Special():
+        case lane.Special():
             return x.name
-        case Mem():
+        case lane.Mem():
             return f"[{address(x)}]"
-        case Vec():
+        case lane.Vec():
             return "{" + ", ".join(operand(r) for r in x.regs) + "}"
-        case Coordinates():
+        case lane.Coordinates():
             return f"[{operand(x.map)}, {{{', '.join(operand(c) for c in x.coords)}}}]"
     raise AssertionError(x)
 
 
-def address(m: Mem) -> str:
+def address(m: lane.Mem) -> str:
     base = operand(m.base)
     if m.offset == 0:
         return base
@@ -123,7 +98,7 @@ def address(m: Mem) -> str:
 
 
 class _Printer:
-    def __init__(self, kernel: LaneKernel, files: dict[str, int], strings: dict[str, str]) -> None:
+    def __init__(self, kernel: lane.LaneKernel, files: dict[str, int], strings: dict[str, str]) -> None:
         self.kernel, self.files, self.strings = kernel, files, strings
         self.lines: list[str] = []
         self.indent = 1
@@ -161,7 +136,7 @@ class _Printer:
                 head.append(f"    .reg .{type_} {', '.join(names[i : i + 8])};")
         return [*head, "", *self.lines, "    ret;", "}"]
 
-    def note(self, regs: Iterable[Reg]) -> None:
+    def note(self, regs: Iterable[lane.Reg]) -> None:
         """Declare those of ``regs`` that are new."""
         for reg in regs:
             if reg.name not in self.known:
@@ -170,7 +145,7 @@ class _Printer:
 
     def fresh(self, type_: str) -> str:
         self.scratch += 1
-        reg = Reg(f"{'p' if type_ == 'pred' else 't'}__{self.scratch}", type_)
+        reg = lane.Reg(f"{'p' if type_ == 'pred' else 't'}__{self.scratch}", type_)
         self.note((reg,))
         return operand(reg)
 
@@ -189,51 +164,51 @@ class _Printer:
 
     # ---- operations ------------------------------------------------------------------------------------
 
-    def body(self, ops: LaneBody) -> None:
+    def body(self, ops: lane.LaneBody) -> None:
         for op in ops:
             self.op(op)
 
-    def op(self, op: LaneOp) -> None:
+    def op(self, op: lane.LaneOp) -> None:
         self.note(_registers(op))
-        if isinstance(op, (Instr, AtomInstr, CopyInstr)):
+        if isinstance(op, (lane.Instr, lane.AtomInstr, lane.CopyInstr)):
             self.locate(op.span)
             self.write(self.instruction(op))
             return
         match op:
-            case Comment():
+            case lane.Comment():
                 self.write(f"// {op.text}")
                 return
-            case LaneGuarded():
+            case lane.LaneGuarded():
                 return
-            case LaneFor():
+            case lane.LaneFor():
                 self.for_loop(op)
                 return
-            case LaneWhile():
+            case lane.LaneWhile():
                 self.while_loop(op)
                 return
-            case LaneUntil():
+            case lane.LaneUntil():
                 self.until(op)
                 return
-            case LaneIf():
+            case lane.LaneIf():
                 self.branch(op)
                 return
         self.locate(op.span)
         match op:
-            case LaneBreak():
+            case lane.LaneBreak():
                 self.write(f"bra {self.loops[-1][1]};")
-            case LaneContinue():
+            case lane.LaneContinue():
                 self.write(f"bra {self.loops[-1][0]};")
-            case LaneExit():
+            case lane.LaneExit():
                 self.write("exit;")
-            case LanePrint():
+            case lane.LanePrint():
                 self.print(op)
             case _:
                 raise AssertionError(op)
 
-    def instruction(self, op: Instr | AtomInstr | CopyInstr) -> str:
-        if isinstance(op, AtomInstr):
+    def instruction(self, op: lane.Instr | lane.AtomInstr | lane.CopyInstr) -> str:
+        if isinstance(op, lane.AtomInstr):
             return _atom(op)
-        if isinstance(op, CopyInstr):
+        if isinstance(op, lane.CopyInstr):
             return _guard(op.guard, False) + _copy(op)
         operands = ", ".join([operand(x) for x in (*op.dst, *op.src)])
         if op.mnemonic == "elect.sync":
@@ -243,13 +218,13 @@ class _Printer:
 
     # ---- control ---------------------------------------------------------------------------------------
 
-    def for_loop(self, op: LaneFor) -> None:
+    def for_loop(self, op: lane.LaneFor) -> None:
         """A rotated loop: the test once before the loop, then at its end, with one branch for each iteration."""
         top, next_, done = self.label("loop"), self.label("next"), self.label("done")
         self.locate(op.span)
         var = operand(op.var)
         self.write(f"mov.b32 {var}, {operand(op.start)};")
-        known = isinstance(op.start, Imm) and isinstance(op.stop, Imm) and op.start.value < op.stop.value
+        known = isinstance(op.start, lane.Imm) and isinstance(op.stop, lane.Imm) and op.start.value < op.stop.value
         test = self.fresh("pred")
         if not (known or op.entered):
             self.write(f"setp.ge.s32 {test}, {var}, {operand(op.stop)};")
@@ -262,7 +237,7 @@ class _Printer:
         self.body(op.body)
         self.indent -= 1
         self.loops.pop()
-        if any(isinstance(x, LaneContinue) for x in operations(op.body)):
+        if any(isinstance(x, lane.LaneContinue) for x in operations(op.body)):
             self.mark(next_)
         if op.past == "wraps":
             # The loop also ends if the next index wraps around, that is, is not larger than this one.
@@ -278,7 +253,7 @@ class _Printer:
         self.write(f"@{test} {_bra(op.var)} {top};")
         self.mark(done)
 
-    def while_loop(self, op: LaneWhile) -> None:
+    def while_loop(self, op: lane.LaneWhile) -> None:
         top, done = self.label("while"), self.label("done")
         self.mark(top)
         self.indent += 1
@@ -291,7 +266,7 @@ class _Printer:
         self.indent -= 1
         self.mark(done)
 
-    def until(self, op: LaneUntil) -> None:
+    def until(self, op: lane.LaneUntil) -> None:
         top = self.label("again")
         self.mark(top)
         self.indent += 1
@@ -299,7 +274,7 @@ class _Printer:
         self.indent -= 1
         self.write(f"@!{operand(op.cond)} bra {top};")
 
-    def branch(self, op: LaneIf) -> None:
+    def branch(self, op: lane.LaneIf) -> None:
         if not op.otherwise and self.predicated(op.then, op.cond, False):
             return
         if not op.then and self.predicated(op.otherwise, op.cond, True):
@@ -321,28 +296,28 @@ class _Printer:
             self.indent -= 1
         self.mark(done)
 
-    def predicated(self, body: LaneBody, cond: Reg, negate: bool) -> bool:
+    def predicated(self, body: lane.LaneBody, cond: lane.Reg, negate: bool) -> bool:
         """If-conversion: write a short body without branches as predicated instructions; False if not possible."""
-        count = sum(not isinstance(x, Comment) for x in body)
+        count = sum(not isinstance(x, lane.Comment) for x in body)
         if count > PREDICATE_LIMIT:
             return False
         for x in body:
-            if isinstance(x, Instr):
+            if isinstance(x, lane.Instr):
                 if x.guard is not None or any(r == cond for r in _written(x)) or ".sync" in x.mnemonic:
                     return False
-            elif not isinstance(x, (Comment, LaneExit, LaneBreak)):
+            elif not isinstance(x, (lane.Comment, lane.LaneExit, lane.LaneBreak)):
                 return False
         sign = "!" if negate else ""
         for x in body:
             self.note(_registers(x))
-            if isinstance(x, Comment):
+            if isinstance(x, lane.Comment):
                 self.write(f"// {x.text}")
                 continue
             self.locate(x.span)
-            if isinstance(x, Instr):
+            if isinstance(x, lane.Instr):
                 text = self.instruction(x)
             else:
-                text = "exit;" if isinstance(x, LaneExit) else f"bra {self.loops[-1][1]};"
+                text = "exit;" if isinstance(x, lane.LaneExit) else f"bra {self.loops[-1][1]};"
             self.write(f"@{sign}{operand(cond)} {text}")
         return True
 
@@ -353,7 +328,7 @@ class _Printer:
 
     # ---- printf ----------------------------------------------------------------------------------------
 
-    def print(self, op: LanePrint) -> None:
+    def print(self, op: lane.LanePrint) -> None:
         """Call vprintf with the format and a block of arguments, each at its natural alignment."""
         name = self.strings.setdefault(op.format, f"{self.kernel.name}_text_{len(self.strings)}")
         at = 0
@@ -387,15 +362,15 @@ def _param(type_: str, name: str) -> str:
     return f".param .align 128 .b8 {name}[128]" if type_ == "tensormap" else f".param .{type_} {name}"
 
 
-def _bra(x: Reg | Imm) -> str:
-    return "bra.uni" if isinstance(x, Imm) or x.uniform else "bra"
+def _bra(x: lane.Reg | lane.Imm) -> str:
+    return "bra.uni" if isinstance(x, lane.Imm) or x.uniform else "bra"
 
 
-def _guard(guard: Reg | None, negate: bool) -> str:
+def _guard(guard: lane.Reg | None, negate: bool) -> str:
     return "" if guard is None else f"@{'!' if negate else ''}{operand(guard)} "
 
 
-def _atom(op: AtomInstr) -> str:
+def _atom(op: lane.AtomInstr) -> str:
     atom = catalogue[op.atom]
     assert isinstance(atom, MmaAtom)
     chosen: dict[str, Any] = {name: x if isinstance(x, int) else operand(x) for name, x in op.immediates}
@@ -409,7 +384,7 @@ def _atom(op: AtomInstr) -> str:
     )
 
 
-def _copy(op: CopyInstr) -> str:
+def _copy(op: lane.CopyInstr) -> str:
     atom = catalogue[op.atom]
     assert isinstance(atom, CopyAtom)
     return atom.emit(
@@ -420,33 +395,33 @@ def _copy(op: CopyInstr) -> str:
     )
 
 
-def _written(op: Instr) -> Iterator[Reg]:
+def _written(op: lane.Instr) -> Iterator[lane.Reg]:
     for x in op.dst:
-        yield from registers(x)
+        yield from lane.registers(x)
 
 
-def _registers(op: LaneOp) -> Iterable[Reg]:
+def _registers(op: lane.LaneOp) -> Iterable[lane.Reg]:
     """The registers that ``op`` itself names."""
-    named: Iterable[LaneOperand | None]
+    named: Iterable[lane.LaneOperand | None]
     match op:
-        case Instr():
+        case lane.Instr():
             named = (*op.dst, *op.src, op.guard)
-        case AtomInstr():
-            return (*op.d, *op.a, *op.b, *op.c, *op.e, *[x for _, x in op.immediates if isinstance(x, Reg)])
-        case CopyInstr():
+        case lane.AtomInstr():
+            return (*op.d, *op.a, *op.b, *op.c, *op.e, *[x for _, x in op.immediates if isinstance(x, lane.Reg)])
+        case lane.CopyInstr():
             named = (*op.registers, op.address, op.source, op.source_size, op.guard)
-        case LaneFor():
+        case lane.LaneFor():
             named = (op.var, op.start, op.stop, op.step)
-        case LaneIf() | LaneWhile() | LaneUntil():
+        case lane.LaneIf() | lane.LaneWhile() | lane.LaneUntil():
             return (op.cond,)
-        case LanePrint():
+        case lane.LanePrint():
             named = op.args
         case _:
             return ()
-    found: list[Reg] = []
+    found: list[lane.Reg] = []
     for x in named:
-        if isinstance(x, Reg):
+        if isinstance(x, lane.Reg):
             found.append(x)
         elif x is not None:
-            found += registers(x)
+            found += lane.registers(x)
     return found

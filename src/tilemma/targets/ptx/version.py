@@ -7,18 +7,7 @@ from functools import cache
 
 from tilemma.atoms import catalogue
 from tilemma.atoms.atom import arch_number
-from tilemma.ir.lane import (
-    AtomInstr,
-    CopyInstr,
-    Instr,
-    LaneBody,
-    LaneFor,
-    LaneIf,
-    LaneKernel,
-    LaneOp,
-    LaneUntil,
-    LaneWhile,
-)
+from tilemma.ir import lane
 
 Version = tuple[int, int]
 
@@ -53,22 +42,22 @@ _MNEMONIC: tuple[tuple[str, Version], ...] = (
 )
 
 
-def operations(body: LaneBody) -> Iterator[LaneOp]:
+def operations(body: lane.LaneBody) -> Iterator[lane.LaneOp]:
     """Every operation of ``body``, those inside control included."""
     waiting = list(reversed(body))
     while waiting:
         op = waiting.pop()
         yield op
         match op:
-            case LaneFor() | LaneUntil():
+            case lane.LaneFor() | lane.LaneUntil():
                 waiting += reversed(op.body)
-            case LaneIf():
+            case lane.LaneIf():
                 waiting += reversed((*op.then, *op.otherwise))
-            case LaneWhile():
+            case lane.LaneWhile():
                 waiting += reversed((*op.setup, *op.body))
 
 
-def ptx_version(kernel: LaneKernel) -> Version:
+def ptx_version(kernel: lane.LaneKernel) -> Version:
     """The version that the target, the records and the instructions of ``kernel`` need."""
     lowest = _ARCH.get(kernel.arch) or max(
         v for a, v in _ARCH.items() if arch_number(a) <= arch_number(kernel.arch)
@@ -78,9 +67,9 @@ def ptx_version(kernel: LaneKernel) -> Version:
     mnemonics, atoms = set[str](), set[str]()
     for op in operations(kernel.body):
         match op:
-            case Instr():
+            case lane.Instr():
                 mnemonics.add(op.mnemonic)
-            case AtomInstr() | CopyInstr():
+            case lane.AtomInstr() | lane.CopyInstr():
                 atoms.add(op.atom)
     return max([lowest, *map(_needed, mnemonics), *[catalogue[name].ptx_version for name in atoms]])
 

@@ -15,23 +15,7 @@ from typing import Any, TypeVar
 from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.dtypes import DType, promote
-from tilemma.ir.expr import (
-    COMPARISON,
-    LOGICAL,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Dim,
-    Element,
-    Expr,
-    FragmentElement,
-    Index,
-    Scalar,
-    Select,
-    Unary,
-    Var,
-)
+from tilemma.ir import expr
 from tilemma.ir.lane import Imm, Mem, Reg, Special
 from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.convert import constant, convert, promoted, register, register_type
@@ -46,9 +30,9 @@ def _is_index(t: DType) -> bool:
     return t.is_integer and t.bits <= 32
 
 
-_E = TypeVar("_E", bound=Expr)
+_E = TypeVar("_E", bound=expr.Expr)
 # The evaluators of expressions that other modules lower: elements of memory and of fragments, function calls.
-EVALUATORS: dict[type[Expr], Callable[[Lowering, Any], Value]] = {}
+EVALUATORS: dict[type[expr.Expr], Callable[[Lowering, Any], Value]] = {}
 
 
 def evaluates(kind: type[_E]) -> Callable[[Callable[[Lowering, _E], Value]], Callable[[Lowering, _E], Value]]:
@@ -61,19 +45,19 @@ def evaluates(kind: type[_E]) -> Callable[[Callable[[Lowering, _E], Value]], Cal
     return register
 
 
-def linear(lo: Lowering, x: Expr) -> Linear:
+def linear(lo: Lowering, x: expr.Expr) -> Linear:
     """``x``, an integer of at most 32 bits (or bool), as a sum of registers modulo 2**32: see `Emitter.exact`."""
     e = lo.e
     match x:
-        case Const() if not x.type.is_float:
+        case expr.Const() if not x.type.is_float:
             return Linear(const=int(x.value))
-        case Index():
+        case expr.Index():
             return lo.indices[x.name]
-        case Dim():
+        case expr.Dim():
             with e.at_root():
                 reg = e.pure("ld.param.s32", "s32", Mem(Special(lo.params.dim(x.name))), hint=x.name, uniform=True)
             return Linear.of(e.bounded(reg, 0, 2**31 - 1))
-        case Var() if _is_index(x.dtype):
+        case expr.Var() if _is_index(x.dtype):
             return Linear.of(lo.variables[x.name])
     value = lo.value_numbers.of(x)
     if value is None:
@@ -83,14 +67,14 @@ def linear(lo: Lowering, x: Expr) -> Linear:
     return e.cse(key, lambda: _lowered(lo, x))
 
 
-def _lowered(lo: Lowering, x: Expr) -> Linear:
+def _lowered(lo: Lowering, x: expr.Expr) -> Linear:
     e = lo.e
     match x:
-        case Binary() if x.type == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
+        case expr.Binary() if x.type == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
             return _binary(lo, x)
-        case Cast() if _is_index(x.a.type) and x.a.type != dtypes.u32 and x.dtype == dtypes.s32:
+        case expr.Cast() if _is_index(x.a.type) and x.a.type != dtypes.u32 and x.dtype == dtypes.s32:
             return linear(lo, x.a)
-        case Select() if x.type == dtypes.s32:
+        case expr.Select() if x.type == dtypes.s32:
             cond = predicate(lo, x.cond)
             if isinstance(cond, bool):
                 return linear(lo, x.a if cond else x.b)
@@ -105,7 +89,7 @@ def _lowered(lo: Lowering, x: Expr) -> Linear:
             return Linear.of(e.bounded(chosen, min(al, bl), max(ah, bh)))
     if x.type.is_integer and x.type.bits > 32:
         # A counter of ring slots may be 64 bits wide, but its values fit 32 bits.
-        x = Cast(x, dtypes.s32)
+        x = expr.Cast(x, dtypes.s32)
     v = e.pick(predicate(lo, x), Imm(1), Imm(0)) if x.type.kind == "bool" else scalar(lo, x)
     if isinstance(v, Imm):
         return Linear(const=int(v.value))
@@ -115,7 +99,7 @@ def _lowered(lo: Lowering, x: Expr) -> Linear:
     return Linear.of(v)
 
 
-def _binary(lo: Lowering, x: Binary) -> Linear:
+def _binary(lo: Lowering, x: expr.Binary) -> Linear:
     e, op = lo.e, x.op
     a, b = linear(lo, x.a), linear(lo, x.b)
     known_a, known_b = a.known, b.known
@@ -163,29 +147,29 @@ def _binary(lo: Lowering, x: Binary) -> Linear:
     return Linear.of(e.bounded(got, *lo.interval(x)))
 
 
-def scalar(lo: Lowering, x: Expr) -> Value:
+def scalar(lo: Lowering, x: expr.Expr) -> Value:
     """``x`` in a register of its type (see the module), or an immediate."""
     e = lo.e
     match x:
-        case Const():
+        case expr.Const():
             return constant(e, x.value, x.dtype)
-        case Scalar():
+        case expr.Scalar():
             return _parameter(lo, x)
-        case Var():
+        case expr.Var():
             return lo.variables[x.name]
-        case Cast():
+        case expr.Cast():
             return convert(e, scalar(lo, x.a), x.a.type, x.dtype, lo.arch)
-        case Element() | FragmentElement() | Call():
+        case expr.Element() | expr.FragmentElement() | expr.Call():
             return EVALUATORS[type(x)](lo, x)
-        case Select():
+        case expr.Select():
             return _select(lo, x)
-        case Unary():
+        case expr.Unary():
             return _unary(lo, x)
-        case Binary() if x.op in COMPARISON or x.op in LOGICAL:
+        case expr.Binary() if x.op in expr.COMPARISON or x.op in expr.LOGICAL:
             return _as_value(lo, predicate(lo, x))
-        case Index() | Dim():
+        case expr.Index() | expr.Dim():
             return e.value(linear(lo, x))
-        case Binary():
+        case expr.Binary():
             t = x.type
             if t == dtypes.s32 and _is_index(x.a.type) and _is_index(x.b.type):
                 return e.value(linear(lo, x))
@@ -203,7 +187,7 @@ def _as_value(lo: Lowering, p: Reg | bool) -> Value:
     return Imm(int(p), "pred") if isinstance(p, bool) else p
 
 
-def _parameter(lo: Lowering, x: Scalar) -> Value:
+def _parameter(lo: Lowering, x: expr.Scalar) -> Value:
     e = lo.e
     name, kind = lo.params.scalar(x)
     with e.at_root():
@@ -213,7 +197,7 @@ def _parameter(lo: Lowering, x: Scalar) -> Value:
     return reg
 
 
-def _select(lo: Lowering, x: Select) -> Value:
+def _select(lo: Lowering, x: expr.Select) -> Value:
     e = lo.e
     cond = predicate(lo, x.cond)
     t = x.type
@@ -236,7 +220,7 @@ def _select(lo: Lowering, x: Select) -> Value:
     return e.pick(cond, a, b, register_type(t))
 
 
-def _unary(lo: Lowering, x: Unary) -> Value:
+def _unary(lo: Lowering, x: expr.Unary) -> Value:
     e, t = lo.e, x.type
     if x.op == "lnot" or t.kind == "bool":
         return _as_value(lo, e.inverse(predicate(lo, x.a)))
@@ -279,35 +263,35 @@ def _wide_float(lo: Lowering, op: str, t: DType, a: Value, b: Value) -> tuple[Re
     return remainder(f, x, y), work
 
 
-def unrounded(lo: Lowering, x: Expr) -> tuple[Value, DType]:
+def unrounded(lo: Lowering, x: expr.Expr) -> tuple[Value, DType]:
     """``x`` without its last conversion, if its last operation is one, and the type of that value."""
     match x:
-        case Cast():
+        case expr.Cast():
             return scalar(lo, x.a), x.a.type
-        case Binary() if x.type.is_float:
+        case expr.Binary() if x.type.is_float:
             return _wide_float(lo, x.op, x.type, *_operands(lo, x))
     return scalar(lo, x), x.type
 
 
-def _operands(lo: Lowering, x: Binary) -> tuple[Value, Value]:
+def _operands(lo: Lowering, x: expr.Binary) -> tuple[Value, Value]:
     """Both operands in the type of the operation."""
     a = promoted(lo.e, scalar(lo, x.a), x.a.type, x.type, lo.arch)
     return a, promoted(lo.e, scalar(lo, x.b), x.b.type, x.type, lo.arch)
 
 
-def predicate(lo: Lowering, x: Expr) -> Reg | bool:
+def predicate(lo: Lowering, x: expr.Expr) -> Reg | bool:
     """Whether ``x`` is not zero: a predicate register, or a bool where it is known."""
     e = lo.e
     match x:
-        case Const():
+        case expr.Const():
             return bool(x.value)
-        case Unary() if x.op == "lnot":
+        case expr.Unary() if x.op == "lnot":
             return e.inverse(predicate(lo, x.a))
-        case Binary() if x.op in LOGICAL:
+        case expr.Binary() if x.op in expr.LOGICAL:
             return _logical(lo, x)
-        case Binary() if x.op in COMPARISON:
+        case expr.Binary() if x.op in expr.COMPARISON:
             return _comparison(lo, x)
-        case Binary() if x.type.kind == "bool" and x.op in ("and", "or", "xor"):
+        case expr.Binary() if x.type.kind == "bool" and x.op in ("and", "or", "xor"):
             a, b = predicate(lo, x.a), predicate(lo, x.b)
             if x.op == "and":
                 return e.both(a, b)
@@ -332,7 +316,7 @@ def predicate(lo: Lowering, x: Expr) -> Reg | bool:
     return e.pure(f"setp.ne.s{t.bits}", "pred", v, Imm(0))
 
 
-def _logical(lo: Lowering, x: Binary) -> Reg | bool:
+def _logical(lo: Lowering, x: expr.Binary) -> Reg | bool:
     """``&&`` and ``||`` with short-circuit: the right operand's memory is read only if the left one does not
     decide."""
     e = lo.e
@@ -354,7 +338,7 @@ def _either(lo: Lowering, a: Reg | bool, b: Reg | bool) -> Reg | bool:
     return lo.e.pure("or.pred", "pred", a, b)
 
 
-def _comparison(lo: Lowering, x: Binary) -> Reg | bool:
+def _comparison(lo: Lowering, x: expr.Binary) -> Reg | bool:
     e = lo.e
     t = promote(x.a.type, x.b.type)
     if t.kind == "bool":

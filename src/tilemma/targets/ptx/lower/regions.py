@@ -16,27 +16,12 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from tilemma.errors import Span
-from tilemma.ir.lane import (
-    Comment,
-    Imm,
-    Instr,
-    LaneBody,
-    LaneFor,
-    LaneIf,
-    LaneOp,
-    LaneOperand,
-    LaneUntil,
-    LaneWhile,
-    Mem,
-    Reg,
-    Vec,
-    registers,
-)
+from tilemma.ir import lane
 from tilemma.records import record
 from tilemma.targets.ptx.lower.linear import Linear
 
 _T = TypeVar("_T")
-Value = Reg | Imm
+Value = lane.Reg | lane.Imm
 Range = tuple[int, int]
 ANYTHING = (-(2**31), 2**31 - 1)
 
@@ -60,16 +45,16 @@ class Region:
     """
 
     kind: Literal["root", "loop", "branch", "cold"]
-    ops: list[LaneOp] = field(default_factory=list)
-    cse_registers: dict[int, Reg] = field(default_factory=dict)
+    ops: list[lane.LaneOp] = field(default_factory=list)
+    cse_registers: dict[int, lane.Reg] = field(default_factory=dict)
     cse_results: dict[int, Any] = field(default_factory=dict)
-    cse_mutable: dict[int, tuple[tuple[int, ...], Reg]] = field(default_factory=dict)
+    cse_mutable: dict[int, tuple[tuple[int, ...], lane.Reg]] = field(default_factory=dict)
 
 
-_OPERANDS: dict[type[LaneOp], tuple[str, ...]] = {}
+_OPERANDS: dict[type[lane.LaneOp], tuple[str, ...]] = {}
 
 
-def _operand_names(kind: type[LaneOp]) -> tuple[str, ...]:
+def _operand_names(kind: type[lane.LaneOp]) -> tuple[str, ...]:
     """The fields that hold the operation's own operands, without those of nested operations."""
     inside = ("then", "otherwise", "setup", "body", "span")
     return tuple(name for name in kind.__dataclass_fields__ if name not in inside)
@@ -98,15 +83,15 @@ class Regions:
 
     # ---- registers -------------------------------------------------------------------------------------
 
-    def reg(self, hint: str, type: str, *, uniform: bool = False, mutable: bool = False) -> Reg:
+    def reg(self, hint: str, type: str, *, uniform: bool = False, mutable: bool = False) -> lane.Reg:
         """A new register, defined in the innermost open region."""
-        made = Reg(self._name(hint), type, uniform)
+        made = lane.Reg(self._name(hint), type, uniform)
         self._depth[made.name] = len(self.regions) - 1
         if mutable:
             self._mutable.add(made.name)
         return made
 
-    def regs(self, hint: str, type: str, count: int, *, mutable: bool = False) -> tuple[Reg, ...]:
+    def regs(self, hint: str, type: str, count: int, *, mutable: bool = False) -> tuple[lane.Reg, ...]:
         return tuple(self.reg(f"{hint}{i}", type, mutable=mutable) for i in range(count))
 
     def _name(self, hint: str) -> str:
@@ -120,7 +105,7 @@ class Regions:
             self._names[name] = 1
         return name
 
-    def bounded(self, reg: Reg, low: int, high: int) -> Reg:
+    def bounded(self, reg: lane.Reg, low: int, high: int) -> lane.Reg:
         """``reg``, whose value range is intersected with [low, high]."""
         least, most = self._range.get(reg.name, ANYTHING)
         low, high = max(low, least), min(high, most)
@@ -130,9 +115,9 @@ class Regions:
 
     def range_of(self, x: Linear | Value) -> Range:
         """Inclusive bounds of the exact value, which a register holds modulo 2**32; unknown: those of s32."""
-        if isinstance(x, Imm):
+        if isinstance(x, lane.Imm):
             return int(x.value), int(x.value)
-        if isinstance(x, Reg):
+        if isinstance(x, lane.Reg):
             return self._range.get(x.name, ANYTHING)
         low = high = x.const
         for r, f in x.terms:
@@ -140,20 +125,20 @@ class Regions:
             low, high = (low + a * f, high + b * f) if f > 0 else (low + b * f, high + a * f)
         return low, high
 
-    def depth(self, x: LaneOperand) -> int:
+    def depth(self, x: lane.LaneOperand) -> int:
         """The region (from 0, outermost) in which ``x`` is defined; the innermost for a mutable register."""
         match x:
-            case Reg():
+            case lane.Reg():
                 return len(self.regions) - 1 if x.name in self._mutable else self._depth.get(x.name, 0)
-            case Mem():
+            case lane.Mem():
                 return self.depth(x.base)
-            case Vec():
+            case lane.Vec():
                 return max((self.depth(r) for r in x.regs), default=0)
         return 0
 
     # ---- operations ------------------------------------------------------------------------------------
 
-    def add(self, op: LaneOp) -> None:
+    def add(self, op: lane.LaneOp) -> None:
         """Append ``op`` to the innermost region, with the current source position."""
         kind = type(op)
         names = _OPERANDS.get(kind) or _OPERANDS.setdefault(kind, _operand_names(kind))
@@ -161,23 +146,23 @@ class Regions:
         self.regions[-1].ops.append(replace(op, span=self.span) if op.span is None else op)
 
     def comment(self, text: str) -> None:
-        self.regions[-1].ops.append(Comment(text, span=self.span))
+        self.regions[-1].ops.append(lane.Comment(text, span=self.span))
 
     def do(
         self,
         mnemonic: str,
-        dst: Sequence[Reg | Vec] = (),
-        src: Sequence[LaneOperand] = (),
+        dst: Sequence[lane.Reg | lane.Vec] = (),
+        src: Sequence[lane.LaneOperand] = (),
         *,
-        guard: Reg | None = None,
+        guard: lane.Reg | None = None,
     ) -> None:
         """An instruction with an effect."""
         self._assign(dst)
-        self.regions[-1].ops.append(Instr(mnemonic, tuple(dst), tuple(src), guard, span=self.span))
+        self.regions[-1].ops.append(lane.Instr(mnemonic, tuple(dst), tuple(src), guard, span=self.span))
 
     def pure(
-        self, mnemonic: str, type: str, *src: LaneOperand, hint: str = "t", uniform: bool | None = None
-    ) -> Reg:
+        self, mnemonic: str, type: str, *src: lane.LaneOperand, hint: str = "t", uniform: bool | None = None
+    ) -> lane.Reg:
         """The register with the result of a pure instruction."""
         key = self._numbers.setdefault((mnemonic, src), len(self._numbers))
         for region in reversed(self.regions):
@@ -187,7 +172,7 @@ class Regions:
         mutable: list[str] = []
         same, deepest = True, 0
         for s in src:
-            for r in (s,) if isinstance(s, Reg) else registers(s):
+            for r in (s,) if isinstance(s, lane.Reg) else lane.registers(s):
                 name = r.name
                 if name in self._mutable:
                     mutable.append(name)
@@ -200,16 +185,16 @@ class Regions:
             if known is not None:
                 return known
         at = len(self.regions) - 1 if mutable else self._hoist_depth(deepest)
-        made = Reg(self._name(hint), type, same if uniform is None else uniform)
+        made = lane.Reg(self._name(hint), type, same if uniform is None else uniform)
         self._depth[made.name] = at
-        self.regions[at].ops.append(Instr(mnemonic, (made,), src, span=self.span))
+        self.regions[at].ops.append(lane.Instr(mnemonic, (made,), src, span=self.span))
         if mutable:
             self.regions[at].cse_mutable[key] = versions, made
         else:
             self.regions[at].cse_registers[key] = made
         return made
 
-    def _find_mutable(self, key: int, versions: tuple[int, ...]) -> Reg | None:
+    def _find_mutable(self, key: int, versions: tuple[int, ...]) -> lane.Reg | None:
         """The result of the same instruction in this iteration of the innermost loop, if none of its registers has
         been assigned since."""
         for region in reversed(self.regions):
@@ -224,12 +209,12 @@ class Regions:
         """Count an assignment to each mutable register among ``operands``."""
         mutable, assigned = self._mutable, self._assigned
         for x in operands:
-            if isinstance(x, Reg):
+            if isinstance(x, lane.Reg):
                 if x.name in mutable:
                     assigned[x.name] = assigned.get(x.name, 0) + 1
             elif isinstance(x, tuple):
                 self._assign(x)
-            elif isinstance(x, Vec):
+            elif isinstance(x, lane.Vec):
                 self._assign(x.regs)
 
     def cse(self, key: Hashable, make: Callable[[], _T]) -> _T:
@@ -250,17 +235,17 @@ class Regions:
         return made
 
     def cse_control_flow(
-        self, key: Hashable, sources: Sequence[Value], make: Callable[[], tuple[Reg, ...]]
-    ) -> tuple[Reg, ...]:
+        self, key: Hashable, sources: Sequence[Value], make: Callable[[], tuple[lane.Reg, ...]]
+    ) -> tuple[lane.Reg, ...]:
         """`cse` for a ``make`` that computes its registers from ``sources`` with loops or branches.
 
         ``make`` assigns to mutable registers; after it has returned they are never assigned again.
         """
-        fixed = not any(isinstance(x, Reg) and x.name in self._mutable for x in sources)
+        fixed = not any(isinstance(x, lane.Reg) and x.name in self._mutable for x in sources)
         number = self._numbers.setdefault(key, len(self._numbers))
         for region in reversed(self.regions) if fixed else ():
             if number in region.cse_results:
-                known: tuple[Reg, ...] = region.cse_results[number]
+                known: tuple[lane.Reg, ...] = region.cse_results[number]
                 return known
         made = make()
         self._mutable.difference_update(r.name for r in made)
@@ -294,7 +279,7 @@ class Regions:
             self.regions.pop()
 
     @contextmanager
-    def branch(self, cond: Reg, *, negate: bool = False, cold: bool = False) -> Iterator[None]:
+    def branch(self, cond: lane.Reg, *, negate: bool = False, cold: bool = False) -> Iterator[None]:
         """Operations written inside run where ``cond`` holds.
 
         ``cold``: the branch is rarely taken, and nothing is hoisted out of it, which would cost registers.
@@ -303,44 +288,44 @@ class Regions:
             yield
         if region.ops:
             then, otherwise = (tuple(region.ops), ()) if not negate else ((), tuple(region.ops))
-            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
+            self.add(lane.LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
 
     @contextmanager
-    def collect(self, kind: Literal["loop", "branch"] = "branch") -> Iterator[list[LaneOp]]:
+    def collect(self, kind: Literal["loop", "branch"] = "branch") -> Iterator[list[lane.LaneOp]]:
         """Operations written inside go to the yielded list; for building control operations by hand."""
         with self._open(kind) as region:
             yield region.ops
 
-    def select_branch(self, cond: Reg, then: LaneBody, otherwise: LaneBody) -> None:
+    def select_branch(self, cond: lane.Reg, then: lane.LaneBody, otherwise: lane.LaneBody) -> None:
         if then or otherwise:
-            self.add(LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
+            self.add(lane.LaneIf(cond, then, otherwise, uniform=cond.uniform, span=self.span))
 
     @contextmanager
     def loop(
         self, hint: str, start: Value, stop: Value, step: Value, *, unroll: int | None = 1, entered: bool = False
-    ) -> Iterator[Reg]:
+    ) -> Iterator[lane.Reg]:
         """A counted loop; yields its variable, which is constant within an iteration.
 
         ``entered``: the trip count is at least 1.
         """
-        uniform = all(not isinstance(x, Reg) or x.uniform for x in (start, stop, step))
+        uniform = all(not isinstance(x, lane.Reg) or x.uniform for x in (start, stop, step))
         with self._open("loop") as region:
             var = self.reg(hint, "s32", uniform=uniform)
             low, high = self.range_of(start)[0], self.range_of(stop)[1] - 1
-            if isinstance(start, Imm) and isinstance(step, Imm):
+            if isinstance(start, lane.Imm) and isinstance(step, lane.Imm):
                 high = low + (high - low) // max(1, int(step.value)) * int(step.value)
             self.bounded(var, low, max(low, high))
             yield var
         past = self.range_of(stop)[1] - 1 + self.range_of(step)[1] >= 2**31
         test = "" if not past else "unsigned" if self.range_of(start)[0] >= 0 else "wraps"
-        self.add(LaneFor(var, start, stop, step, tuple(region.ops), unroll, entered, test))
+        self.add(lane.LaneFor(var, start, stop, step, tuple(region.ops), unroll, entered, test))
 
-    def while_loop(self, setup: LaneBody, cond: Reg, body: LaneBody) -> None:
-        self.add(LaneWhile(setup, cond, body))
+    def while_loop(self, setup: lane.LaneBody, cond: lane.Reg, body: lane.LaneBody) -> None:
+        self.add(lane.LaneWhile(setup, cond, body))
 
-    def until(self, body: LaneBody, cond: Reg) -> None:
+    def until(self, body: lane.LaneBody, cond: lane.Reg) -> None:
         """Repeat ``body`` until ``cond``, which ``body`` computes, holds."""
-        self.add(LaneUntil(body, cond))
+        self.add(lane.LaneUntil(body, cond))
 
 
 class _AtRoot:
