@@ -5,7 +5,7 @@
 
 Random normal data; the method is that of `bench/ops_types.py`.  The peers are cuBLAS for f32, tf32 and f64,
 three calls of torch for gated products, cuSPARSELt and cuBLAS's dense product for sparse ones, cuBLAS's product in
-bf16 for 4-bit weights, and cuDNN for convolutions.
+bf16 for 4-bit weights, and cuDNN, which measures its kernels first, for convolutions.
 """
 
 from __future__ import annotations
@@ -88,12 +88,20 @@ def gated(size: int) -> Contest:
     )  # fmt: skip
 
 
+def pruned(kind: torch.dtype, size: int) -> tuple[torch.Tensor, tm.sparse.Sparse]:
+    """A matrix with the 2:4 pattern, and the same as `tm.sparse.compress` makes it, computed on the device."""
+    chunks = torch.randn(size * size // 4, 4, device="cuda")
+    places = chunks.abs().topk(2, dim=1).indices.sort(dim=1).values
+    values = chunks.gather(1, places)
+    whole = torch.zeros_like(chunks).scatter_(1, places, values).view(size, size).to(kind)
+    fields = (places[:, 0] | places[:, 1] << 2).view(size, size // 32, 8)
+    words = (fields << 4 * torch.arange(8, device="cuda")).sum(-1)
+    words = words.where(words < 2**31, words - 2**32).to(torch.int32).view(torch.uint32)
+    return whole, tm.sparse.Sparse(values.view(size, size // 2).to(kind), words, (size, size))
+
+
 def sparse(kind: torch.dtype, size: int) -> Contest:
-    dense = torch.randn(size, size, device="cuda")
-    pairs = dense.view(-1, 4).abs().topk(2, dim=1).indices
-    mask = torch.zeros(size * size // 4, 4, device="cuda", dtype=torch.bool).scatter_(1, pairs, True)
-    whole = torch.where(mask.view(size, size), dense, 0).to(kind)
-    a = tm.sparse.compress(whole)
+    whole, a = pruned(kind, size)
     b = torch.randn(size, size, device="cuda").to(kind).t()
     result = torch.bfloat16 if kind is E4M3 else kind
     out = torch.empty(size, size, device="cuda", dtype=result)
@@ -145,7 +153,9 @@ def mixed(rows: int, n: int, k: int, copies: int) -> Contest:
     )  # fmt: skip
 
 
-def convolution(b: int, h: int, c: int, o: int, r: int, stride: int) -> Contest:
+def convolution(network: str, b: int, h: int, c: int, o: int, r: int, stride: int) -> Contest:
+    # cuDNN measures its kernels and takes the fastest.
+    torch.backends.cudnn.benchmark = True
     x = torch.randn(b, h, h, c, device="cuda").to(HALF)
     w = torch.randn(o, r, r, c, device="cuda").to(HALF) / (r * c**0.5)
     nchw, filters = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
@@ -160,20 +170,34 @@ def convolution(b: int, h: int, c: int, o: int, r: int, stride: int) -> Contest:
         return testing.share_of_bound(got, wanted, bound)
 
     return Contest(
-        "conv2d", f"{b}x{h}x{h}x{c} {o}x{r}x{r} /{stride}", 2.0 * b * size * size * o * r * r * c, 0.0,
+        network, f"{b}x{h}x{h}x{c} {o}x{r}x{r} /{stride}", 2.0 * b * size * size * o * r * r * c, 0.0,
         lambda i: ops.conv2d(x, w, stride=stride, padding=padding),
         {"cuDNN": lambda i: F.conv2d(nchw, filters, stride=stride, padding=padding)}, share,
         lambda: kernel("convolution_tiles"),
     )  # fmt: skip
 
 
-# (batch, extent, channels, filters, extent of the filter, stride): ResNet-50's, and a diffusion U-Net's.
+# (extent, channels, filters, extent of the filter, stride) of the distinct convolutions of ResNet-50, whose images
+# have 3 channels, and of the U-Net of Stable Diffusion 1.5 (latents of 64 x 64).
 RESNET = (
-    (32, 224, 8, 64, 7, 2), (32, 56, 64, 64, 1, 1), (32, 56, 64, 64, 3, 1), (32, 56, 64, 256, 1, 1),
-    (32, 56, 128, 128, 3, 2), (32, 28, 128, 128, 3, 1), (32, 28, 512, 128, 1, 1), (32, 14, 256, 256, 3, 1),
-    (32, 7, 512, 512, 3, 1),
+    (224, 3, 64, 7, 2), (56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1),
+    (56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (28, 128, 512, 1, 1), (28, 512, 128, 1, 1), (28, 128, 128, 3, 1),
+    (56, 256, 512, 1, 2), (28, 512, 256, 1, 1), (28, 256, 256, 3, 2), (14, 256, 1024, 1, 1), (14, 1024, 256, 1, 1),
+    (14, 256, 256, 3, 1), (28, 512, 1024, 1, 2), (14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (7, 512, 2048, 1, 1),
+    (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1), (14, 1024, 2048, 1, 2),
 )  # fmt: skip
-UNET = ((8, 64, 320, 320, 3, 1), (8, 32, 640, 640, 3, 1), (8, 16, 1280, 1280, 3, 1))
+UNET = (
+    (64, 4, 320, 3, 1), (64, 320, 320, 3, 1), (64, 320, 320, 1, 1), (64, 320, 320, 3, 2), (64, 640, 320, 3, 1),
+    (64, 960, 320, 3, 1), (64, 640, 320, 1, 1), (64, 960, 320, 1, 1), (64, 640, 640, 3, 1), (64, 320, 4, 3, 1),
+    (32, 320, 640, 3, 1), (32, 320, 640, 1, 1), (32, 640, 640, 3, 1), (32, 640, 640, 1, 1), (32, 640, 640, 3, 2),
+    (32, 960, 640, 3, 1), (32, 1280, 640, 3, 1), (32, 1920, 640, 3, 1), (32, 960, 640, 1, 1),
+    (32, 1280, 640, 1, 1), (32, 1920, 640, 1, 1), (32, 1280, 1280, 3, 1), (16, 640, 1280, 3, 1),
+    (16, 640, 1280, 1, 1),
+    (16, 1280, 1280, 3, 1), (16, 1280, 1280, 1, 1), (16, 1280, 1280, 3, 2), (16, 1920, 1280, 3, 1),
+    (16, 2560, 1280, 3, 1), (16, 1920, 1280, 1, 1), (16, 2560, 1280, 1, 1), (8, 1280, 1280, 3, 1),
+    (8, 1280, 1280, 1, 1), (8, 2560, 1280, 3, 1), (8, 2560, 1280, 1, 1),
+)  # fmt: skip
+NETWORKS = (("resnet", RESNET, (32, 8)), ("u-net", UNET, (8, 2)))
 
 
 def contests(groups: list[str]) -> Iterator[tuple[str, str, Callable[[], Contest]]]:
@@ -187,8 +211,10 @@ def contests(groups: list[str]) -> Iterator[tuple[str, str, Callable[[], Contest
     for rows in (1, 8, 16, 32, 64, 4096):
         copies = 3 if rows < 4096 else 1
         yield "mixed", f"{rows}", lambda m=rows, c=copies: mixed(m, 8192, 8192, c)
-    for shape in (*RESNET, *UNET):
-        yield "conv2d", f"{shape}", lambda s=shape: convolution(*s)
+    for network, layers, images in NETWORKS:
+        for batch in images:
+            for shape in layers:
+                yield network, f"{batch} {shape}", lambda g=network, b=batch, s=shape: convolution(g, b, *s)
 
 
 if __name__ == "__main__":

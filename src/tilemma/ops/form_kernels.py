@@ -46,18 +46,24 @@ def gated_tiles(
     TILE_N=128,
     TILE_K=64,
     GROUPS=2,
+    STORE="direct",
     GATED="silu",
     SCALE=False,
     ADDEND="",
     ALONG="",
     ACTIVATION="",
 ):
-    """out[b] = alpha * GATED(x[b] x gate[b]) * (x[b] x up[b]) + beta * c[b] + bias; "row": K is contiguous."""
+    """out[b] = alpha * GATED(x[b] x gate[b]) * (x[b] x up[b]) + beta * c[b] + bias; "row": K is contiguous.
+
+    STORE: "tma", through shared memory, or "direct".
+    """
     M, N = out.shape[1], out.shape[2]
     K = x.shape[2 if X == "row" else 1]
     WARP_M = TILE_M // GROUPS
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
-    for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
+    for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):
+        if STORE == "tma":
+            out_s = shared(TO, TILE_M, TILE_N)
         x_s = shared(T, TILE_M, TILE_K) if X == "row" else shared(T, TILE_K, TILE_M)
         gate_s = shared(T, TILE_N, TILE_K) if GATE == "row" else shared(T, TILE_K, TILE_N)
         up_s = shared(T, TILE_N, TILE_K) if UP == "row" else shared(T, TILE_K, TILE_N)
@@ -85,7 +91,12 @@ def gated_tiles(
             for i, j in apply(left):
                 value = activate(left[i, j], GATED) * right[i, j]
                 left[i, j] = value if epilogue.plain else epilogue.of(value, at, i, j)
-            mma.store(left, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+            if STORE == "tma":
+                mma.store(left, out_s.subspan(WARP_M, TILE_N).at(p, 0))
+            else:
+                mma.store(left, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+        if STORE == "tma":
+            dma.copy(out_s, out.subspan(1, TILE_M, TILE_N).at(batch, m, n).sqz())
 
 
 @tm.kernel
@@ -118,9 +129,11 @@ def sparse_tiles(
     BIAS="N",
     TILE_M=128,
     TILE_N=256,
-    TILE_K=128,
+    TILE_K=64,
     WORD=32,
+    SPAN=2,
     GROUPS=2,
+    STORE="direct",
     FAST=True,
     SCALE=False,
     ADDEND="",
@@ -128,26 +141,33 @@ def sparse_tiles(
     ACTIVATION="",
 ):
     """out[b] = activation(alpha * a x b[b] + beta * c[b] + bias); WORD columns of ``a`` are described
-    by one element of ``metadata``."""
+    by one element of ``metadata``.
+
+    Each step copies the metadata of SPAN steps: TMA copies 16 bytes or more of a row.  STORE: "tma", through
+    shared memory, or "direct".
+    """
     M, N = out.shape[1], out.shape[2]
     K = b.shape[2 if RHS == "row" else 1]
     WARP_M = TILE_M // GROUPS
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
-    for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block"):
-        a_s, e_s = shared(TA, TILE_M, TILE_K // 2), shared(TE, TILE_M, TILE_K // WORD)
+    for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):
+        if STORE == "tma":
+            out_s = shared(TO, TILE_M, TILE_N)
+        a_s, e_s = shared(TA, TILE_M, TILE_K // 2), shared(TE, TILE_M, SPAN * TILE_K // WORD)
         b_s = shared(TB_, TILE_N, TILE_K) if RHS == "row" else shared(TB_, TILE_K, TILE_N)
         which = batch if BB != 1 else 0
         mc = mma.fill(zero(ACC), ACC, fast=FAST)
         for k in foreach(cdiv(K, TILE_K)):
             dma.copy(a.subspan(1, TILE_M, TILE_K // 2).at(0, m, k).sqz(), a_s)
-            dma.copy(metadata.subspan(1, TILE_M, TILE_K // WORD).at(0, m, k).sqz(), e_s)
+            words = metadata.subspan(1, TILE_M, SPAN * TILE_K // WORD)
+            dma.copy(words.at(0, m, k // SPAN).sqz(), e_s)
             if RHS == "row":
                 dma.copy(b.subspan(1, TILE_N, TILE_K).at(which, n, k).sqz(), b_s)
             else:
                 dma.copy(b.subspan(1, TILE_K, TILE_N).at(which, k, n).sqz(), b_s)
             for p in parallel(GROUPS, level="group-4"):
                 mine = mma.load(a_s.subspan(WARP_M, TILE_K // 2).at(p, 0))
-                kept = mma.load(e_s.subspan(WARP_M, TILE_K // WORD).at(p, 0))
+                kept = mma.load(e_s.subspan(WARP_M, TILE_K // WORD).at(p, k % SPAN))
                 if RHS == "row":
                     mma.row.row.sp(mc, mine, mma.load(b_s), kept)
                 else:
@@ -155,7 +175,12 @@ def sparse_tiles(
         for p in parallel(GROUPS, level="group-4"):
             at = Place(batch, batch, batch, batch, m * TILE_M + p * WARP_M, n * TILE_N)
             done = epilogue.finished(mc, at)
-            mma.store(done, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+            if STORE == "tma":
+                mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
+            else:
+                mma.store(done, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
+        if STORE == "tma":
+            dma.copy(out_s, out.subspan(1, TILE_M, TILE_N).at(batch, m, n).sqz())
 
 
 @dataclass(frozen=True, slots=True)

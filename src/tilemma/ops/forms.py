@@ -17,7 +17,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.kernels import Kernel
 from tilemma.ops import arguments, launch_cache, plans
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import choose, hardware, transposed_product
+from tilemma.ops.plan import aligned, choose, hardware, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.product import caller_names
 from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part, workspaces
@@ -175,6 +175,15 @@ def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) 
     fitting = (s for s in sizes if s[1] <= columns and batch * cdiv(m, s[0]) * cdiv(n, s[1]) >= sms)
     rows, wide = next(fitting, sizes[-1])
     return {"TILE_M": rows, "TILE_N": wide, "TILE_K": depth, "GROUPS": rows // 64}
+
+
+def store(result: ArrayRef) -> str:
+    """How a tile leaves: "tma", through shared memory, where TMA can write the result in whole units of 16 bytes,
+    else "direct".  A lane's neighbouring f32 fill whole sectors: they need no detour."""
+    whole = result.shape[-1] * result.dtype.bytes % 16 == 0
+    return (
+        "tma" if result.device[0] != "cpu" and result.dtype.bytes == 2 and whole and aligned(result) else "direct"
+    )
 
 
 def padded(extent: int, unit: int, largest: int) -> int:
