@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  NumPy learns its types
 import numpy as np
 import pytest
 from tensor_layouts import Layout

@@ -11,7 +11,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  NumPy learns its types
 import numpy as np
 import pytest
 from hypothesis import given, settings

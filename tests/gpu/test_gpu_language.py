@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import contraction  # noqa: F401
-import control  # noqa: F401
-import copying  # noqa: F401
-import dialects  # noqa: F401
-import lane_work  # noqa: F401
 import pytest
-import scalars  # noqa: F401
-import spellings  # noqa: F401
-import storage  # noqa: F401
-import views  # noqa: F401
-from construct import CASES, Case
+from construct import Case, cases
 from language_page import programs
 
 from tilemma.runtime import cuda_device, gpu_unavailable_reason, runs_on
@@ -22,8 +13,9 @@ MISSING = gpu_unavailable_reason()
 if MISSING:
     pytest.skip(MISSING, allow_module_level=True)
 
+FILES = ("contraction", "control", "copying", "dialects", "lane_work", "scalars", "spellings", "storage", "views")
 ARCHS = [a for a in ("sm_80", "sm_90a") if runs_on(a, cuda_device(0).compute_capability)]
-ALL = {f"case-{c.name}": c for c in CASES.values()} | {f"page-{c.name}": c for c in programs()}
+ALL = {f"case-{c.name}": c for c in cases(*FILES).values()} | {f"page-{c.name}": c for c in programs()}
 
 
 @pytest.mark.parametrize("arch", ARCHS)

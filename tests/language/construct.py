@@ -6,8 +6,10 @@ each architecture, and on the PTX machine, its arrays surrounded by poison.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ class Case:
     archs: tuple[str, ...] = ARCHS
     tolerance: float = 0.0
     constants: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
 
     def wanted(self) -> Arrays:
         copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in self.given.items()}
@@ -121,7 +124,20 @@ def run_ir(kernel: t.Kernel, arguments: Arrays) -> None:
     execute(kernel, arrays, scalars, dims=dims)
 
 
-CASES: dict[str, Case] = {}
+# The files of this folder that define cases.
+FILES = (
+    *("combinations", "contraction", "control", "copying", "dialects", "epilogues", "lane_work", "pipelining"),
+    *("reductions", "scalars", "spellings", "storage", "views"),
+)
+_CASES: dict[str, Case] = {}
+
+
+def cases(*files: str) -> dict[str, Case]:
+    """The cases of these files by name; those of all files, if none is named."""
+    wanted = files or FILES
+    for file in wanted:
+        import_module(file)
+    return {name: case for name, case in _CASES.items() if case.file in wanted}
 
 
 def construct(
@@ -133,12 +149,13 @@ def construct(
     tolerance: float = 0.0,
     **constants: Any,
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Decorator: the function (or kernel) as a kernel, and a case of the table."""
+    """Decorator: the function (or kernel) as a kernel, and a case of the file that is being imported."""
+    file = sys._getframe(1).f_globals["__name__"]
 
     def add(function: Callable[..., Any]) -> Kernel:
         kernel = function if isinstance(function, Kernel) else tm.kernel(function)
-        assert kernel.name not in CASES, kernel.name
-        CASES[kernel.name] = Case(kernel.name, kernel, given, expect, co, archs, tolerance, constants)
+        assert kernel.name not in _CASES, kernel.name
+        _CASES[kernel.name] = Case(kernel.name, kernel, given, expect, co, archs, tolerance, constants, file)
         return kernel
 
     return add

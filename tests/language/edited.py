@@ -27,19 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [x for x in (str(ROOT), str(Path(__file__).parent)) if x not in sys.path]
 
-import combinations  # noqa: F401
-import contraction  # noqa: F401
-import control  # noqa: F401
-import copying  # noqa: F401
-import dialects  # noqa: F401
-import epilogues  # noqa: F401
-import lane_work  # noqa: F401
-import pipelining  # noqa: F401
-import scalars  # noqa: F401
-import spellings  # noqa: F401
-import storage  # noqa: F401
-import views  # noqa: F401
-from construct import CASES
+from construct import FILES, cases
 
 from dev.fuzz import mutate_croqtile
 from dev.fuzz.mutate_python import HEADER
@@ -48,6 +36,7 @@ from tilemma.compiler import Compiled
 from tilemma.errors import Span, TilemmaError
 from tilemma.kernels import Kernel
 
+CASES = cases(*(file for file in FILES if file != "reductions"))
 FOLDER = Path(__file__).parent / "edits"
 ARCH = "sm_90a"
 # Need more than their text.

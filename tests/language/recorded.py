@@ -21,8 +21,8 @@ from pathlib import Path
 
 import edited
 import library
-from construct import CASES
 from digests import Traced, random_digests, random_entries
+from edited import CASES
 from library import library_digests
 
 from tilemma.ir.walk import walk

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import combinations  # noqa: F401
-import contraction  # noqa: F401
-import control  # noqa: F401
-import copying  # noqa: F401
-import dialects  # noqa: F401
-import epilogues  # noqa: F401
-import lane_work  # noqa: F401
-import pipelining  # noqa: F401
 import pytest
-import reductions  # noqa: F401
-import scalars  # noqa: F401
-import spellings  # noqa: F401
-import storage  # noqa: F401
-import views  # noqa: F401
-from construct import ARCHS, CASES, Case
+from construct import ARCHS, Case, cases
 
-PYTHON = list(CASES.values())
+PYTHON = list(cases().values())
 CROQTILE = [c for c in PYTHON if c.co is not None]
 
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import ast as python
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import combinations
-import contraction
-import control
-import copying
-import dialects
-import epilogues
-import lane_work
-import pipelining
 import pytest
-import reductions
-import scalars
-import spellings
-import storage
-import views
-from construct import CASES
+from construct import FILES, cases
 
 import tilemma as tm
 from tilemma import croqtile
@@ -38,21 +26,8 @@ from tilemma.errors import CompileError
 from tilemma.lang.atomics import AtomicNamespace
 
 TESTS = Path(__file__).resolve().parents[1]
-MODULES = (
-    combinations,
-    contraction,
-    control,
-    copying,
-    dialects,
-    epilogues,
-    lane_work,
-    pipelining,
-    reductions,
-    scalars,
-    spellings,
-    storage,
-    views,
-)
+CASES = cases()
+MODULES = [sys.modules[file] for file in FILES]
 # Cases that say something about Python alone, or whose combination Python writes in fewer lines.
 PYTHON_ONLY = {
     *("names_keep_their_values", "helpers", "arithmetic_of_rows"),

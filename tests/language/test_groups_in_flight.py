@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import contraction  # noqa: F401
 import numpy as np
 import pytest
-from construct import CASES
+from construct import cases
 from test_advice import co, py
 
 from tilemma import machine
@@ -15,6 +14,7 @@ from tilemma.compiler import Compiled
 from tilemma.errors import CompileError
 from tilemma.machine import HazardError
 
+CASES = cases("contraction")
 NAMES = ("groups_in_flight", "futures_in_flight")
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.sampling import examples
 from tilemma import machine
-from tilemma.machine import exec as _exec  # noqa: F401
 from tilemma.machine.isa import tensormap
 from tilemma.machine.isa.tensormap import TensorMapImage
 

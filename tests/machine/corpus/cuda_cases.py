@@ -39,11 +39,13 @@ def rng(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def case(file: str, grid: Any = 1, block: Any = 32, tolerance: float = 1e-4, **launch: Any) -> Any:
-    """Enter a builder as the case of the kernel of its name."""
+def case(
+    file: str, grid: Any = 1, block: Any = 32, tolerance: float = 1e-4, into: list[Case] = CASES, **launch: Any
+) -> Any:
+    """Enter a builder into a list as the case of the kernel of its name."""
 
     def enter(build: Callable[[], Built]) -> Callable[[], Built]:
-        CASES.append(Case(file, build.__name__, build, grid, block, launch, tolerance))
+        into.append(Case(file, build.__name__, build, grid, block, launch, tolerance))
         return build
 
     return enter

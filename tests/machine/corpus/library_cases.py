@@ -1,11 +1,17 @@
-"""The results of the kernels of sources/library.cu, entered among the cases of nvcc."""
+"""The results of the kernels of sources/library.cu."""
 
 from __future__ import annotations
 
+from functools import partial
+
+import cuda_cases
 import numpy as np
-from cuda_cases import F32, I32, U32, Built, case, randoms, small
+from cuda_cases import F32, I32, U32, Built, Case, randoms, small
 
 from tilemma import machine
+
+CASES: list[Case] = []
+case = partial(cuda_cases.case, into=CASES)
 
 
 @case("library", 2, 128)
