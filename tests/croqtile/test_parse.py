@@ -201,6 +201,10 @@ def test_every_node_lies_within_its_parent() -> None:
         ("dma.copy a b;", 1, 12, "`b` cannot stand here", "`=>`"),
         ("else {}", 1, 1, "`else` does not follow an `if`", "`else` directly after the body of its `if`"),
         ("x.at(1) 3;", 1, 9, "`3` cannot stand here", "`;`"),
+        ("int x += 2;", 1, 7, "`+=` cannot stand here", "`=`"),
+        ("shared event e *= ready;", 1, 16, "`*=` cannot stand here", "`=`"),
+        ("mdspan<2> s -= {2, 3};", 1, 13, "`-=` cannot stand here", "`=`"),
+        ("x = f(y /= 2);", 1, 9, "`/=` cannot stand here", "an operator"),
         (".at(3);", 1, 1, "`.at` cannot stand here", "a statement"),
     ],
 )

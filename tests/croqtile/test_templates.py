@@ -75,6 +75,23 @@ def test_wrong_instances(text: str) -> None:
     assert words in refusal.value.render()
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        ("template __co__ fill<s32, 2 + 1>;", "template __co__ fill<s32, 2_1>;", "fill_s32_2_1"),
+        ("__co__ void fill_u8(f32 [4] x) { parallel p by 4 { } }", "template __co__ fill<u8>;", "fill_u8"),
+    ],
+)  # fmt: skip
+def test_an_instance_with_the_name_of_another_kernel(first: str, second: str, name: str) -> None:
+    """The error is at the instantiation, not at the template, and names the other kernel's place."""
+    with pytest.raises(CompileError) as refusal:
+        croqtile.load(f"{FILE}{first}\n{second}\n", "clash.co")
+    error, lines = refusal.value, FILE.count("\n")
+    assert error.code == "redefinition" and f"`{name}` is defined twice" in error.message
+    assert error.span is not None and error.span.line == lines + 2
+    assert [note.span and note.span.line for note in error.notes] == [lines + 1]
+
+
 @pytest.mark.parametrize("wrong", ["template __co__ fill<>;", "template __co__ fill;"])
 def test_the_advice_works(wrong: str) -> None:
     """The form that the fix names, with a type and a number for the parameters, is accepted."""

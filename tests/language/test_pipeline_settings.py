@@ -104,7 +104,7 @@ def test_wrong_attributes_of_a_kernel(attribute: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("c.at(row = 0, 0) = 1.0f;", "misplaced-argument-name"), ("[[pipeline(stages += 2)]] foreach i in 8 ;", "misplaced-argument-name")],
+    [("c.at(row = 0, 0) = 1.0f;", "misplaced-argument-name"), ("[[pipeline(stages += 2)]] foreach i in 8 ;", "syntax")],
 )  # fmt: skip
 def test_operands_have_no_names(text: str, code: str) -> None:
     assert verdict(co, text) == code

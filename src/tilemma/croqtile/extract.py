@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tilemma.croqtile.device_functions import MARKS
 from tilemma.croqtile.preprocess import Macro, Preprocessor
-from tilemma.croqtile.templates import Template, instantiated
+from tilemma.croqtile.templates import Template, check_names, instantiated
 from tilemma.croqtile.tokens import Token
 from tilemma.errors import CompileError, Note, Span, register_source
 from tilemma.ir.refusals import NoKernel
@@ -155,7 +155,9 @@ class _Finder:
             if i in templates:
                 rest[len(kernels)] = templates[i].head[0]
             kernels.append(kernel)
-        return kernels + made, rest
+        kernels += made
+        check_names(kernels, self.instances)
+        return kernels, rest
 
 
 def _attributes_start(tokens: Sequence[Token]) -> int:

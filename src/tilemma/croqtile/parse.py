@@ -266,6 +266,10 @@ def _problem(fused: Sequence[tuple[str, Token]], at: int, accepts: set[str]) -> 
     elif terminal == "ELSE":
         text, wanted = "`else` does not follow an `if`", "`else` directly after the body of its `if`"
         remedy = "move it there, without a `;` after the closing `}`, or remove it"
+    elif terminal == "UPDATE":
+        text, remedy = f"`{token.text}` cannot stand here", "update a variable in a statement of its own"
+        if "ASSIGN" in accepts:
+            remedy = f"write `=` to give a first value or a setting; {remedy}"
     elif terminal == "MEMBER" or terminal == "MAPPED":
         text, remedy = f"`.{token.text}` cannot stand here", "remove it, or complete what stands before it"
     elif at and fused[at - 1][0] == "TYPE" and token.text in (":", "=", ".", "+=", "-=", ")", ",", ";"):
@@ -296,7 +300,7 @@ def _head(fused: Sequence[tuple[str, Token]], at: int) -> str | None:
         if terminal in _FORMS:
             inside = depth < 0 or i + 1 == at
             return terminal if inside or terminal not in _PARENTHESISED else None
-        if terminal in _STATEMENT_WORDS or (terminal == "ASSIGN" and fused[i - 2][0] not in _FORMS):
+        if terminal in _STATEMENT_WORDS or (terminal in ("ASSIGN", "UPDATE") and fused[i - 2][0] not in _FORMS):
             return None
         if token.kind == "op":
             depth += (token.text in _CLOSES) - (token.text in _CLOSES.values())

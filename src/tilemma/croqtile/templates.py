@@ -11,8 +11,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tilemma.croqtile.device_functions import TYPES
+from tilemma.croqtile.scope import Redefinition
 from tilemma.croqtile.tokens import Token
-from tilemma.errors import CompileError
+from tilemma.errors import CompileError, Note, Span
 from tilemma.records import record
 
 
@@ -43,6 +44,30 @@ def _named(kernel: Sequence[Token]) -> int:
     return next((i for i, (a, b) in words if a.kind == "name" and b.text == "("), 0)
 
 
+def _instance_name(tokens: Sequence[Token]) -> tuple[Token, int]:
+    """The name of the template in ``__co__ f<f32>;``, and where its arguments begin."""
+    at = next((i for i, t in enumerate(tokens) if t.text in ("<", ";")), 1)
+    return tokens[at - 1], at
+
+
+def check_names(kernels: Sequence[Sequence[Token]], instances: Sequence[Sequence[Token]]) -> None:
+    """Redefinition for an instance named like another kernel; the last kernels are those of ``instances``."""
+    places = [k[_named(k)].span for k in kernels[: len(kernels) - len(instances)]]
+    places += [_instance_name(tokens)[0].span for tokens in instances]
+    first: dict[str, Span] = {}
+    for i, (kernel, place) in enumerate(zip(kernels, places, strict=True)):
+        name = kernel[_named(kernel)].text
+        if i + len(instances) >= len(kernels) and name in first:
+            raise Redefinition(
+                place,
+                where="file",
+                name=name,
+                remedy="remove equal instances, write each argument as one name or number, or rename the kernel",
+                notes=[Note("the first kernel of that name", first[name])],
+            )
+        first.setdefault(name, place)
+
+
 def _listed(tokens: Sequence[Token]) -> list[list[Token]]:
     """The parts, divided by commas, between the first ``<`` and the last ``>``."""
     first = next((i for i, t in enumerate(tokens) if t.text == "<"), len(tokens))
@@ -60,8 +85,7 @@ def _listed(tokens: Sequence[Token]) -> list[list[Token]]:
 
 def instantiated(templates: Sequence[Template], tokens: Sequence[Token]) -> tuple[Token, ...]:
     """The kernel that ``tokens`` name, ``__co__ f<f32>;``; TemplateInstance."""
-    at = next((i for i, t in enumerate(tokens) if t.text in ("<", ";")), 1)
-    name = tokens[at - 1]
+    name, at = _instance_name(tokens)
     found = next((x for x in templates if x.name == name.text), None)
     if found is None:
         known = ", ".join(f"`{x.name}`" for x in templates) or "none"

@@ -50,7 +50,9 @@ class MisplacedAttribute(CompileError):
 class MisplacedName(CompileError):
     code = "misplaced-argument-name"
     found = "`{name} = ...` among the operands of a call"
-    expected = "operands without names; only the settings of `[[pipeline(...)]]` have them"
+    expected = (
+        "operands without names; settings of `[[pipeline(...)]]` and `atom = NAME` of lane operations have one"
+    )
     fix = "leave out `{name} =`"
 
 
@@ -357,8 +359,6 @@ class _Build:
     range_step = _node(ast.Range, lambda c: (c[0], None, c[1]))
 
     def named_argument(self, covered: TokenRange, c: list[Any]) -> ast.NamedArgument:
-        if c[1] != "=":
-            raise MisplacedName(self.at(covered), name=str(c[0]))
         return ast.NamedArgument(str(c[0]), c[2], span=self.at(covered))
 
     def arguments(self, covered: TokenRange, c: list[Any]) -> tuple[Any, Any]:

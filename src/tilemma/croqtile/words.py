@@ -38,7 +38,7 @@ def terminal_of(text: str) -> str:
 
 
 OPERATORS: dict[str, str] = {
-    "=": "ASSIGN", "+=": "ASSIGN", "-=": "ASSIGN", "*=": "ASSIGN", "/=": "ASSIGN", "%=": "ASSIGN",
+    "=": "ASSIGN", "+=": "UPDATE", "-=": "UPDATE", "*=": "UPDATE", "/=": "UPDATE", "%=": "UPDATE",
     "++": "STEP", "--": "STEP", "||": "OROR", "&&": "ANDAND", "==": "EQUALITY", "!=": "EQUALITY",
     "<=": "COMPARISON", ">=": "COMPARISON", "<<": "SHIFT", ">>": "SHIFT", "+": "PLUS", "-": "MINUS", "*": "STAR",
     "/": "SLASH", "%": "SLASH", "#+": "BOUNDSUM", "#-": "BOUNDSUM", "#*": "BOUNDPRODUCT", "#/": "BOUNDPRODUCT",
@@ -51,7 +51,7 @@ NAMES = {
     "NAME": "a name", "MEMBER": "a member such as `.at`", "INT": "a number", "FLOAT": "a number",
     "STRING": "a string", "TYPE": "a type", "STORAGE": "`global`, `shared` or `local`",
     "LEVEL": "a level (`block`, `group`, `group-4`, `thread`, `cluster`)", "MAPPED": "`.map`", "$END": "the end",
-    "ASSIGN": "`=`", "PIPE": "`|`", "AMP": "`&`", "STEP": "`++`",
+    "ASSIGN": "`=`", "UPDATE": "`=`", "PIPE": "`|`", "AMP": "`&`", "STEP": "`++`",
 }  # fmt: skip
 
 # Constructs that splice in text of another language: read whole, never run.
