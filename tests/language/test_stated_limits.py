@@ -35,4 +35,4 @@ def test_what_is_never_negative_may_be_zero(name: str) -> None:
 def test_the_name_of_an_operand(call: str) -> None:
     text = f"__co__ void f(global f32 [4] y) {{ parallel b by 1 : block {{ {call} }} }}"
     with pytest.raises(TilemmaError, match=r"`first = \.\.\.`.*\n(.*\n)*.*leave out `first =`"):
-        croqtile.load(text, "f.co").f.compile("sm_80")
+        croqtile.load(text, "f.co").kernels["f"]
