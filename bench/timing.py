@@ -63,7 +63,7 @@ def flushed(contestants: list[Callable[[], Any]], rounds: int) -> list[float]:
             scratch.zero_()
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             # Keep the device busy while the host enqueues, so that the events bracket the kernel alone.
-            torch.cuda._sleep(20_000)
+            torch.cuda._sleep(50_000)
             start.record()
             run()
             stop.record()

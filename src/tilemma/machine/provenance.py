@@ -161,7 +161,7 @@ def _regular_at(w: Any, origin: Any, at: Any, moved: int, shape: tuple[int, int]
     ):
         return None
     allocation = w.cta.machine.memory.find(int(row[0]))
-    if allocation is None or len(allocation.shape) < 2 or not _all_inside(allocation, row, column):
+    if allocation is None or not _has_coordinates(allocation) or not _all_inside(allocation, row, column):
         return None
     return _separate(allocation, row, column)
 
@@ -170,6 +170,16 @@ def _all_inside(allocation: Allocation, row: Any, column: Any) -> bool:
     """Whether all elements of a tile of sums of ``row`` and ``column`` lie in the allocation."""
     low, high = (int(f(row)) + int(f(column)) - int(row[0]) for f in (_least, _most))
     return allocation.base <= low and high < allocation.base + allocation.size
+
+
+def _has_coordinates(allocation: Allocation) -> bool:
+    """Whether the array has dimensions, and each address is that of one element: windows overlap each other."""
+    reached = 0
+    for stride, extent in sorted((abs(s), n) for s, n in zip(allocation.strides, allocation.shape, strict=True)):
+        if extent > 1 and stride and stride <= reached:
+            return False
+        reached += stride * (extent - 1)
+    return len(allocation.shape) > 1
 
 
 def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
@@ -213,7 +223,7 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
     inside = (addresses >= allocation.base) & (addresses < allocation.base + allocation.size)
     if not inside.all():
         return None
-    if len(allocation.shape) == 1:
+    if not _has_coordinates(allocation):
         return _check_flat(w, ins, letter, allocation, origin, known)
     if known.all():
         regular = _regular(allocation, origin)
@@ -275,7 +285,8 @@ def _varies(index: Any) -> bool:
 def _check_flat(
     w: Any, ins: Any, letter: str, allocation: Allocation, origin: Any, known: Any
 ) -> Contraction | None:
-    """A tile of an array without named dimensions: a step along K must be the same in all rows."""
+    """A tile of an array without named dimensions, or of overlapping windows: a step along K must be the same in
+    all rows."""
     if not known.all():
         return None
     steps = (origin - origin[:, :1]) // allocation.itemsize

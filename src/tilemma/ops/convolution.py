@@ -7,18 +7,22 @@ import numbers
 from dataclasses import replace
 from typing import Any
 
+from tilemma import dtypes
+from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import described
 from tilemma.ops import forms
 from tilemma.ops.arguments import Call, Rules, ending, transposed
-from tilemma.ops.convolution_plan import tile
-from tilemma.ops.form_kernels import convolution_tiles
+from tilemma.ops.convolution_kernels import convolution_tiles
+from tilemma.ops.convolution_operands import Operands, operands
+from tilemma.ops.convolution_plan import ConvolutionTile, tile
 from tilemma.ops.forms import Prepared
 from tilemma.ops.gradients import differentiable
+from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
-from tilemma.ops.problem import Problem
+from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.refusals import ConvolutionExtent
-from tilemma.ops.steps import Step, epilogue_constants, part
-from tilemma.runtime.arrays import ArrayRef, describe, row_major
+from tilemma.ops.steps import MANY, Step, absent, epilogue_constants, part
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, row_major
 
 # The largest stride, padding and dilation.
 MOST = 1024
@@ -86,31 +90,86 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         return Prepared((), out, made, result)
     if _pointwise(call, (stride, padding, dilation), result, c_):
         return _product(call, out, result, made)
+    read = operands(call.a, call.b, stride, padding, dilation, result)
     problem = Problem(
         call.a, call.b, result, c_ if epilogue.addend == "c" else None, bias_, "row", "row", alpha, beta, epilogue,
         swapped=False, outer=(),
     )  # fmt: skip
+    flat = _flat(problem)
+    on_cpu, on = result.device[0] == "cpu", hardware(result.device)
+    block = tile(result.shape, read.w.shape, read.reach, on, on_cpu=on_cpu, divisible=flat is not None)
+    if flat is not None and block.SPLIT > 1:
+        return _in_parts(read, problem, flat, block, out, made)
+    return _whole(read, problem, block, out, made)
+
+
+def _whole(given: Operands, problem: Problem, block: ConvolutionTile, out: Any, made: bool) -> Prepared:
+    """The call of the kernel that computes ``problem``."""
+    result = problem.out
     addend = forms.nothing(problem, (1, 1, 1, 1)) if problem.c is None else (part(problem.c, 0), ("c", 0))
-    biases = forms.nothing(problem, (1, 1)) if bias_ is None else (part(bias_, 0), ("bias", 0))
+    biases = forms.nothing(problem, (1, 1)) if problem.bias is None else (part(problem.bias, 0), ("bias", 0))
     values = epilogue_constants(problem, addend[0], biases[0], result)
-    values |= {"BIAS": "O" if bias_ is not None else 1}
+    values |= {"BIAS": "O" if problem.bias is not None else 1}
     for name in ("C0", "C1"):
         del values[name]
     if problem.c is None:
         values |= dict.fromkeys(("C_IMAGES", "C_P", "C_Q", "C_O"), 1)
-    for name, pair in (("STRIDE", stride), ("PADDING", padding), ("DILATION", dilation)):
+    for name, pair in (("STRIDE", given.stride), ("PADDING", given.padding), ("DILATION", given.dilation)):
         values |= {f"{name}_H": pair[0], f"{name}_W": pair[1]}
-    block = tile(result.shape, call.b.shape, hardware(result.device), on_cpu=result.device[0] == "cpu")
-    values |= {"T": call.a.dtype.name, **block.constants}
-    taken = [
-        (part(call.a, 0), ("a", 0)),
-        (part(call.b, 0), ("b", 0)),
-        addend,
-        biases,
-        (part(result, 0), ("out", 0)),
-    ]
-    step = Step(convolution_tiles, (*(y for y, _ in taken), alpha, beta), values, tuple(s for _, s in taken))
-    return Prepared((step,), out, made, result)
+    values |= {"T": given.x.dtype.name, **block.constants}
+    taken = [(part(x, 0), (n, 0)) for x, n in zip((given.x, given.w), given.sources, strict=True)]
+    taken += [addend, biases, (part(result, 0), ("out", 0))]
+    scalars = problem.alpha, problem.beta
+    step = Step(convolution_tiles, (*(y for y, _ in taken), *scalars), values, tuple(s for _, s in taken))
+    return Prepared((*given.before, step), out, made, result, given.work)
+
+
+def _in_parts(
+    given: Operands, problem: Problem, flat: Problem, block: ConvolutionTile, out: Any, made: bool
+) -> Prepared:
+    """Sums of parts of the steps, and the call that adds them in order and applies the epilogue, of ``flat``."""
+    result, parts = problem.out, block.SPLIT
+    images = cdiv(result.shape[0], block.TILE_B) * block.TILE_B
+    shape = (parts * images, *result.shape[1:])
+    partial = describe(empty_like_first(problem.lhs, shape, "f32"))._replace(writable=True)
+    plain = replace(problem, out=partial, c=None, bias=None, alpha=1.0, beta=0.0, epilogue=Epilogue())
+    ready = _whole(given, plain, block, out, made)
+    *before, step = ready.steps
+    sources = tuple(("work.partial", at) if name == "out" else (name, at) for name, at in step.sources)
+    step = replace(step, sources=sources, constants={**step.constants, "OUT": "PARTS"})
+    rows, columns = math.prod(result.shape[:3]), result.shape[3]
+    sums = partial._replace(
+        shape=(parts, rows, columns), strides=(math.prod(shape) // parts, columns, 1), owner=(partial.owner,)
+    )
+    scale = absent(problem, (1, 1, 1), dtypes.dtype("f32"))[0], ("a", 0)
+    addend = forms.nothing(problem, (1, 1, 1)) if flat.c is None else (part(flat.c, 0), ("c", 0))
+    biases = forms.nothing(problem, (1, 1)) if flat.bias is None else (part(flat.bias, 0), ("bias", 0))
+    taken = [(sums, ("work.partial", 0)), scale, scale, addend, biases, (part(flat.out, 0), ("out", 0))]
+    values = {**epilogue_constants(flat, addend[0], biases[0], flat.out), "SPLIT": parts, "ACC": "f32"}
+    values["EACH"] = 4 if rows * columns >= MANY else 1
+    scalars = problem.alpha, problem.beta
+    last = Step(add_parts, (*(y for y, _ in taken), *scalars), values, tuple(s for _, s in taken))
+    work = {**ready.work, "partial": (shape, "f32")}
+    return replace(ready, steps=(*before, step, last), result=result, work=work)
+
+
+def _flat(problem: Problem) -> Problem | None:
+    """``problem`` with its result and its addend as matrices, if they can be."""
+    out, c = _matrix(problem.out), None if problem.c is None else _matrix(problem.c)
+    return None if out is None or (c is None and problem.c is not None) else replace(problem, out=out, c=c)
+
+
+def _matrix(x: ArrayRef) -> ArrayRef | None:
+    """An array [B, P, Q, O] as a matrix [1, B * P * Q, O] of the same memory; None where its pixels are not evenly
+    spaced."""
+    rows, step = 1, None
+    for extent, stride in reversed(list(zip(x.shape[:3], x.strides[:3], strict=True))):
+        if extent > 1 and step is not None and stride != rows * step:
+            return None
+        if extent > 1 and step is None:
+            step = stride
+        rows *= extent
+    return x._replace(shape=(1, rows, x.shape[3]), strides=(0, step or 0, x.strides[3]), owner=(x.owner,))
 
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
@@ -183,4 +242,4 @@ def _product(call: Call, out: Any, result: ArrayRef, made: bool) -> Prepared:
     matrices = replace(
         call, a=_rows(call.a), b=transposed(_rows(call.b)), out=None, c=None if call.c is None else _rows(call.c),
     )  # fmt: skip
-    return forms.as_product(matrices, out, result, _rows(result), made)
+    return forms.as_product(matrices, out, result, _rows(result), made, like=call.a)

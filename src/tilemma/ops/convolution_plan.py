@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.forms import padded
-from tilemma.ops.plan import FILL, LAUNCH, PORT, RESERVED, SHARED_RATE, STORE, Hardware
+from tilemma.ops.plan import FILL, LAUNCH, PORT, RESERVED, SHARED_RATE, SPLITS, STORE, Hardware
 
 # Elements have 16 bits: a step of 64 channels is a row of 128 bytes, the widest swizzle.
 _BYTES, _DEPTHS = 2, (64, 32, 16)
+# A part of a sum; the fewest steps of a part.
+_SUM_BYTES, _LEAST_STEPS = 4, 4
 # Pixels of a tile, and the warpgroups that multiply them.
 _PIXELS = ((256, 2), (128, 2), (64, 1))
 _CHANNELS = (256, 224, 192, 160, 128, 96, 64)
@@ -27,7 +29,7 @@ _STEP = 60.0
 @dataclass(frozen=True, slots=True)
 class ConvolutionTile:
     """The extents of a block's tile: TILE_B images, TILE_P x TILE_Q pixels of each, TILE_O channels of the result;
-    TILE_C channels of the image in each step; GROUPS warpgroups."""
+    TILE_C channels of the image in each step; GROUPS warpgroups.  SPLIT: parts of the steps, added afterwards."""
 
     TILE_B: int
     TILE_P: int
@@ -35,6 +37,7 @@ class ConvolutionTile:
     TILE_O: int
     TILE_C: int
     GROUPS: int
+    SPLIT: int = 1
 
     @property
     def rows(self) -> int:
@@ -45,40 +48,69 @@ class ConvolutionTile:
         return asdict(self)
 
 
-def tile(result: Sequence[int], w: Sequence[int], on: Hardware, *, on_cpu: bool) -> ConvolutionTile:
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What pixels of the result read along an axis: the first one ``first`` (rows of the image, or elements of a
+    row), each further one ``step`` more."""
+
+    first: int
+    step: int
+
+    def of(self, pixels: int) -> int:
+        return self.first + (pixels - 1) * self.step
+
+
+def tile(
+    result: Sequence[int], w: Sequence[int], reach: tuple[Reach, Reach], on: Hardware, *, on_cpu: bool,
+    divisible: bool = False,
+) -> ConvolutionTile:  # fmt: skip
     """The tile of a convolution to ``result``, [B, P, Q, O], by filters ``w``, [O, R, S, C].
 
-    Among equally fast ones the tile that reads the fewest pixels: neighbouring taps share most of a compact one.
+    ``divisible``: its steps may be divided into parts.  Among equally fast ones the tile that reads least:
+    neighbouring pixels share most of what a compact one reads.
     """
     _, height, width, channels = w
+    high, wide = reach
     if on_cpu or not on.pipelines:
         return _simple(result, channels, on, on_cpu)
 
     def cost(t: ConvolutionTile) -> tuple[float, int]:
-        pixels = t.TILE_B * (t.TILE_P + height - 1) * (t.TILE_Q + width - 1)
-        return round(seconds(t, result, channels, height * width, on), 7), pixels
+        read = t.TILE_B * high.of(t.TILE_P) * wide.of(t.TILE_Q)
+        return round(seconds(t, result, channels, height * width, on), 7), read
 
-    return min(_candidates(result, channels), key=cost)
+    most = height * width if divisible else 0
+    return min(_candidates(result, channels, most, on), key=cost)
 
 
 def seconds(t: ConvolutionTile, result: Sequence[int], channels: int, taps: int, on: Hardware) -> float:
     """The predicted time: rounds of tiles, each of steps as long as their slowest part."""
     images, p, q, o = result
     tiles = cdiv(images, t.TILE_B) * cdiv(p, t.TILE_P) * cdiv(q, t.TILE_Q) * cdiv(o, t.TILE_O)
-    steps = taps * cdiv(channels, t.TILE_C)
+    steps = cdiv(taps * cdiv(channels, t.TILE_C), t.SPLIT)
     clocks = max(
         2 * t.rows * t.TILE_O * t.TILE_C / on.tensor,
         (t.rows + t.GROUPS * t.TILE_O) * t.TILE_C * _BYTES / SHARED_RATE,
         (t.rows + t.TILE_O) * t.TILE_C * _BYTES / min(PORT, on.cache),
     )
-    stage = (t.rows + t.TILE_O) * t.TILE_C * _BYTES
-    if (on.shared - RESERVED - t.rows * t.TILE_O * _BYTES) // stage < _ENOUGH_STAGES:
+    stored = _BYTES if t.SPLIT == 1 else _SUM_BYTES
+    if _stages(t, on) < _ENOUGH_STAGES:
         clocks *= _WAITING
-    each = steps * (clocks + _STEP) / on.clock + t.rows * t.TILE_O * _BYTES * STORE
-    return LAUNCH + FILL + cdiv(tiles, on.sms) * each
+    each = steps * (clocks + _STEP) / on.clock + t.rows * t.TILE_O * stored * STORE
+    total = LAUNCH + FILL + cdiv(tiles * t.SPLIT, on.sms) * each
+    if t.SPLIT > 1:
+        total += LAUNCH + 2.0 * t.SPLIT * images * p * q * o * _SUM_BYTES / on.memory
+    return total
 
 
-def _candidates(result: Sequence[int], channels: int) -> Iterator[ConvolutionTile]:
+def _stages(t: ConvolutionTile, on: Hardware) -> int:
+    """The stages of the ring beside the result."""
+    stage = (t.rows + t.TILE_O) * t.TILE_C * _BYTES
+    stored = _BYTES if t.SPLIT == 1 else _SUM_BYTES
+    return (on.shared - RESERVED - t.rows * t.TILE_O * stored) // stage
+
+
+def _candidates(result: Sequence[int], channels: int, taps: int, on: Hardware) -> Iterator[ConvolutionTile]:
+    """The tiles of a pipelined kernel.  ``taps``: elements of a filter whose steps may be divided, or 0."""
     images, p, q, o = result
     for pixels, groups in _PIXELS:
         for columns in _CHANNELS:
@@ -91,8 +123,20 @@ def _candidates(result: Sequence[int], channels: int) -> Iterator[ConvolutionTil
                         continue
                     for depth in _DEPTHS:
                         if depth <= padded(channels, 16, 64):
-                            yield ConvolutionTile(several, high, wide, columns, depth, groups)
+                            yield from _divided(
+                                ConvolutionTile(several, high, wide, columns, depth, groups),
+                                taps * cdiv(channels, depth), on,
+                            )  # fmt: skip
     yield _simple(result, channels, Hardware(), False)
+
+
+def _divided(whole: ConvolutionTile, steps: int, on: Hardware) -> Iterator[ConvolutionTile]:
+    """``whole``, and with its ``steps`` in parts that are long enough."""
+    yield whole
+    for split in SPLITS[1:]:
+        t = replace(whole, SPLIT=split)
+        if steps >= _LEAST_STEPS * split and _stages(t, on) >= _ENOUGH_STAGES:
+            yield t
 
 
 def _powers(most: int) -> Iterator[int]:

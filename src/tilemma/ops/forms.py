@@ -136,12 +136,17 @@ def prepared(
     return Prepared(tuple(steps), out, made, result)
 
 
-def as_product(call: Call, out: Any, result: ArrayRef, matrix: ArrayRef, made: bool) -> Prepared:
-    """The kernel calls of `matmul` for the operands of ``call``; ``matrix`` is ``result``, as the product's."""
+def as_product(
+    call: Call, out: Any, result: ArrayRef, matrix: ArrayRef, made: bool, like: ArrayRef | None = None
+) -> Prepared:
+    """The kernel calls of `matmul` for the operands of ``call``; ``matrix`` is ``result``, as the product's.
+
+    ``like``: the caller's array whose library allocates, where that of ``call`` is a view of it.
+    """
     problem = arguments.problem(call, matrix, made=made)
     plan = plans.best(problem) if matrix.device[0] == "cuda" else choose(problem)
     planned = transposed_product(problem) if plan.swap else problem
-    work = {n: describe(x) for n, x in allocate(planned, plan, call.a).items()}
+    work = {n: describe(x) for n, x in allocate(planned, plan, like or call.a).items()}
     names = caller_names(planned)
     found = [
         replace(s, sources=tuple((names.get(n, n), at) for n, at in s.sources))

@@ -103,7 +103,7 @@ def test_steps_beyond_the_tensor_map_are_refused() -> None:
 
 def test_a_tile_that_a_span_as_makes_a_matrix_is_read_by_wgmma() -> None:
     """The dimensions before the last one are rows of shared memory, however many they are."""
-    from tilemma.ops.form_kernels import convolution_tiles
+    from tilemma.ops.convolution_kernels import convolution_tiles
 
     extents = {"TILE_B": 1, "TILE_P": 8, "TILE_Q": 16, "TILE_O": 64, "TILE_C": 64, "GROUPS": 2}
     absent = {"C_IMAGES": 1, "C_P": 1, "C_Q": 1, "C_O": 1, "BIAS": 1}
@@ -113,12 +113,13 @@ def test_a_tile_that_a_span_as_makes_a_matrix_is_read_by_wgmma() -> None:
 
 def test_the_tile_of_a_convolution_covers_what_registers_hold() -> None:
     """The accumulators of a warpgroup, and the extents of a box, for images of all sizes."""
-    from tilemma.ops.convolution_plan import tile
+    from tilemma.ops.convolution_plan import Reach, tile
     from tilemma.ops.plan import Hardware
 
     for result in ((1, 1, 1, 8), (32, 7, 7, 512), (2, 1, 300, 64), (1, 1000, 3, 72), (64, 14, 14, 1024)):
         for filters in ((1, 1, 8), (3, 3, 72), (7, 7, 1280)):
-            t = tile(result, (result[3], *filters), Hardware(), on_cpu=False)
+            reach = Reach(filters[0], 1), Reach(filters[1] * filters[2], filters[2])
+            t = tile(result, (result[3], *filters), reach, Hardware(), on_cpu=False)
             assert t.rows // t.GROUPS % 64 == 0 and t.rows // t.GROUPS * t.TILE_O <= 64 * 256
             assert max(t.TILE_B, t.TILE_P, t.TILE_Q, t.TILE_O) <= 256 and t.TILE_C in (16, 32, 64)
 
