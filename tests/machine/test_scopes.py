@@ -331,3 +331,58 @@ A: setmaxnreg.dec.sync.aligned.u32 {dec}; ret;
 
 def _share(threads: int, inc: int) -> int:
     return inc if threads * inc <= 65536 else 65536 // threads // 8 * 8
+
+
+# The first warp of block 1 polls the flag of block 0 for the others of its block.
+FLAG = (
+    HEAD
+    + """.visible .entry k(.param .u64 x, .param .u64 y, .param .u64 out) {
+  .reg .b64 %x, %y, %o, %d; .reg .b32 %r<8>; .reg .pred %p<4>;
+  ld.param.u64 %x, [x]; ld.param.u64 %y, [y]; ld.param.u64 %o, [out];
+  mov.u32 %r0, %ctaid.x; mov.u32 %r1, %tid.x; setp.eq.u32 %p0, %r0, 1; setp.ne.u32 %p1, %r1, 0;
+  mul.wide.u32 %d, %r1, 4; add.s64 %x, %x, %d; add.s64 %o, %o, %d;
+  @%p0 bra SECOND;
+  st.global.u32 [%x], %r1;
+  BEFORE
+  @%p1 bra END;
+  st.volatile.global.u32 [%y], 1;
+  bra END;
+SECOND:
+  @%p1 bra READ;
+POLL: ld.volatile.global.u32 %r3, [%y]; setp.eq.u32 %p2, %r3, 0; @%p2 bra POLL;
+READ:
+  AFTER
+  ld.global.u32 %r4, [%x]; st.global.u32 [%o], %r4;
+END:
+  ret;
+}
+"""
+)
+PASSED_ON = [
+    # The others of a block fence after the barrier, or before it: `fence.sc` has one order for all threads.
+    ("bar.sync 0; membar.gl;", "bar.sync 0; membar.gl;", True),
+    ("membar.gl; bar.sync 0;", "bar.sync 0; fence.sc.gpu;", True),
+    ("fence.sc.gpu; barrier.sync 1, 64;", "barrier.sync 2, 64; membar.sys;", True),
+    ("membar.gl; bar.sync 0;", "membar.gl; bar.sync 0;", True),
+    # `fence.acq_rel` covers reads and writes of its own thread only; the barrier has to stand on the right side.
+    ("bar.sync 0; membar.gl;", "bar.sync 0; fence.acq_rel.gpu;", False),
+    ("fence.acq_rel.gpu; bar.sync 0;", "bar.sync 0; membar.gl;", False),
+    ("bar.sync 0; membar.gl;", "bar.sync 0;", False),
+    ("bar.sync 0;", "bar.sync 0; membar.gl;", False),
+    ("membar.gl; bar.sync 0;", "bar.sync 0; membar.cta;", False),
+    ("membar.gl;", "bar.sync 0; membar.gl;", False),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "ordered"), PASSED_ON)
+def test_a_sequentially_consistent_fence_of_another_thread_beyond_a_barrier(
+    before: str, after: str, ordered: bool
+) -> None:
+    x, y, out = np.zeros(64, np.uint32), np.zeros(1, np.uint32), np.zeros(64, np.uint32)
+    ptx = FLAG.replace("BEFORE", before).replace("AFTER", after)
+    verdict = machine.check(ptx, {"grid": 2, "block": 64}, {"x": x, "y": y, "out": out}, schedules=20)
+    assert verdict.ok == ordered, verdict.render()
+    if ordered:
+        assert out.tolist() == list(range(64))
+    else:
+        assert {h.code for h in verdict.hazards} == {"race"}

@@ -51,6 +51,10 @@ class Message:
     cluster: int = 0
     foreign: dict[int, Ints32] | None = None
 
+    def copy(self) -> Message:
+        """A message of its own, to be merged into."""
+        return Message(self.seen.copy(), self.fenced.copy(), self.cluster, dict(self.foreign or {}) or None)
+
     def merge(self, other: Message) -> None:
         """Take in ``other``; the two may be of different length."""
         for name in ("seen", "fenced"):
@@ -61,6 +65,20 @@ class Message:
             np.maximum(mine[: len(theirs)], theirs, out=mine[: len(theirs)])
         if other.foreign:
             self.foreign = _merge_foreign(self.foreign, other.foreign)
+
+
+def continued(message: Message, earlier: Message) -> Message:
+    """``message`` and ``earlier``, which may be of another cluster: an acquire takes both."""
+    out = message.copy()
+    if earlier.cluster == message.cluster:
+        out.merge(earlier)
+        return out
+    nothing = message.seen[:0], message.fenced[:0], message.cluster
+    carrier = Message(*nothing, {earlier.cluster: earlier.seen})
+    if earlier.foreign:
+        carrier.merge(Message(*nothing, earlier.foreign))
+    out.merge(carrier)
+    return out
 
 
 def _merge_foreign(a: dict[int, Ints32] | None, b: dict[int, Ints32]) -> dict[int, Ints32]:

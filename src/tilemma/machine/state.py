@@ -12,6 +12,7 @@ from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import HazardError, Place
 from tilemma.machine.memory import SharedMemory
 from tilemma.machine.native import blocks, library
+from tilemma.machine.sequential import Fences
 from tilemma.machine.special_registers import OF_ONE_CTA, special_value
 from tilemma.machine.syntax import Instruction
 
@@ -162,6 +163,7 @@ class Warp:
         # Strong accesses: clocks of relaxed reads, which a later fence acquires; clocks that a fence released.
         self.brought: Any = None
         self.fence_message: Any = None
+        self.fences = Fences()
         # The clocks that `fence.mbarrier_init` releases to relaxed arrivals.
         self.init_message: Any = None
         # Tensor maps in global memory: the writes to each at the time of the warp's fence.
@@ -199,6 +201,8 @@ class NamedBarrier:
     waiting: list[Frame] = field(default_factory=list)
     warps: list[int] = field(default_factory=list)
     message: Any = None
+    # Fences of warps that have arrived without waiting.
+    fences: list[Fences] = field(default_factory=list)
     first: Any = None
     values: list[Any] = field(default_factory=list)
 

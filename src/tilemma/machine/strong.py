@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tilemma.machine.clocks import Message
+from tilemma.machine import sequential
+from tilemma.machine.clocks import Message, continued
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction
@@ -27,11 +28,13 @@ GPU = 2
 
 @dataclass(slots=True)
 class Released:
-    """The message of a release at an address: its warp, and its scope."""
+    """The message of a release at an address, its CTA and its scope; ``fenced``: what `fence.sc` before it has
+    released."""
 
     message: Message
     cta: Cta
     scope: int
+    fenced: Message | None = None
 
 
 def scope_of(ins: Instruction) -> int:
@@ -96,7 +99,11 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
         elif order != "release":
             if w.brought is None:
                 w.brought = []
-            w.brought.append((takes, found))
+            # A loop that polls reads the same release again and again.
+            if not any(lanes == takes and release is found for lanes, release in w.brought[-2:]):
+                w.brought.append((takes, found))
+        if found.fenced is not None and scope >= GPU:
+            w.fences.observe(sequential.bits(np.asarray(takes)), found.fenced)
 
 
 def _keys(f: Frame, addr: Any) -> list[Any]:
@@ -128,8 +135,11 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
     else:
         fence_scope, message = w.fence_message or (GPU, None)
         scope = min(scope, fence_scope)
+    fenced = w.fences.before_write(sequential.bits(lanes)) if w.fences.released and scope >= GPU else None
     if message is None:
-        return
+        if fenced is None:
+            return
+        message = Message(fenced.seen[:0], fenced.fenced[:0], fenced.cluster)
     table = w.cta.machine.released
     # The same release leaves the same message.
     left: dict[int, Released] = {}
@@ -138,28 +148,21 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
         if id(known) in left:
             table[key] = left[id(known)]
             continue
-        fresh = Message(
-            message.seen.copy(), message.fenced.copy(), message.cluster, dict(message.foreign or {}) or None
-        )
         # A release sequence continues only among operations whose scopes include each other.
         if known is not None and includes(known.scope, known.cta, w.cta) and includes(scope, w.cta, known.cta):
-            _continue(fresh, known.message)
-        left[id(known)] = table[key] = Released(fresh, w.cta, scope)
+            fresh = Released(continued(message, known.message), w.cta, scope, fenced)
+            if known.fenced is not None:
+                fresh.fenced = known.fenced if fenced is None else continued(fenced, known.fenced)
+        else:
+            fresh = Released(message.copy(), w.cta, scope, fenced)
+        left[id(known)] = table[key] = fresh
 
 
-def _continue(message: Message, earlier: Message) -> None:
-    """Continue a release sequence: an acquire of the new value also acquires the old message."""
-    if earlier.cluster == message.cluster:
-        message.merge(earlier)
-    else:
-        carrier = Message(message.seen[:0], message.fenced[:0], message.cluster, {earlier.cluster: earlier.seen})
-        if earlier.foreign:
-            carrier.merge(Message(message.seen[:0], message.fenced[:0], message.cluster, earlier.foreign))
-        message.merge(carrier)
+def fence(f: Frame, rows: Any, scope: int = GPU, *, lanes: int = 0) -> None:
+    """`fence.acq_rel`, `fence.sc` and `membar`: earlier relaxed reads acquire, later relaxed writes release.
 
-
-def fence(f: Frame, rows: Any, scope: int = GPU) -> None:
-    """`fence.acq_rel`, `fence.sc` and `membar`: earlier relaxed reads acquire, later relaxed writes release."""
+    ``lanes``: those of a sequentially consistent fence, as bits.
+    """
     w = f.w
     clocks = w.cta.cluster.clocks
     if w.brought:
@@ -170,4 +173,10 @@ def fence(f: Frame, rows: Any, scope: int = GPU) -> None:
             else:
                 kept.append((takes, found))
         w.brought = kept or None
+    sequential_here = lanes and scope >= GPU
+    if sequential_here:
+        for known in w.fences.take(lanes):
+            clocks.acquire(w.first + np.array([i for i in range(32) if known.lanes >> i & 1]), known.message)
     w.fence_message = scope, clocks.release(rows, w.row)
+    if sequential_here:
+        w.fences.fenced(lanes, w.fence_message[1])

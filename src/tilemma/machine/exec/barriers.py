@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tilemma.machine import sequential
 from tilemma.machine.catalogue import BarrierCount
 from tilemma.machine.clocks import Message
 from tilemma.machine.decode import Decoder, instruction
@@ -25,6 +26,8 @@ def warp_sync(d: Decoder) -> None:
         lane = f.lanes[0] if m is None else int(np.flatnonzero(m)[0])
         named = aligned.members(f, ins, m, int(w.v[3][mask][lane]))
         w.cta.cluster.clocks.synchronise(w.rows_of(None if 0 not in named.tobytes() else named), [w.row])
+        if w.fences:
+            sequential.pass_on([(w, sequential.bits(named))])
         if w.cta.machine.warps_per_cta == 1 and named.tobytes() == w.live.tobytes():
             w.floor = w.cta.cluster.events.floor
 
@@ -117,6 +120,8 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
             b.message = message
         else:
             b.message.merge(message)
+        if w.fences:
+            b.fences.append(w.fences.at(sequential.bits(m)))
     if value is not None:
         b.values.append(value)
     expected = expected_threads(cta, b)
@@ -153,6 +158,8 @@ def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:
         if b.message is not None:
             clocks.acquire(rows, b.message)
         clocks.synchronise(rows, waiting_rows)
+        members = zip(b.waiting, b.rows, strict=True)
+        sequential.pass_on([(f.w, _bits(r, f.w.first)) for f, r in members], b.fences)
     value: Any = None
     if b.values:
         votes = np.concatenate(b.values)
@@ -164,6 +171,10 @@ def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:
             f.resume = value
         cta.machine.wake(f)
     cta.machine.progress += 1
+
+
+def _bits(rows: Any, first: int) -> int:
+    return sequential.bits(None if isinstance(rows, slice) else rows - first)
 
 
 def warp_left(machine: Machine, w: Warp) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilemma.machine import strong
+from tilemma.machine import sequential, strong
 from tilemma.machine.clocks import Message
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import tensormaps
@@ -18,13 +18,15 @@ _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
 
 @instruction("membar", "fence")
 def fence(d: Decoder) -> None:
-    d.has("sc", "acq_rel", "acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
+    # Without a word about it a fence is `.acq_rel`; `membar` is `fence.sc`.
+    consistent = d.has("sc") or d.parts[0] == "membar"
+    d.has("acq_rel", "acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     d.one_of(_SCOPES)
     d.only()
     scope = strong.scope_of(d.ins)
 
     def run(f: Frame, m: Any) -> None:
-        strong.fence(f, f.w.rows_of(m), scope)
+        strong.fence(f, f.w.rows_of(m), scope, lanes=sequential.bits(m) if consistent else 0)
 
     d.visible(run)
 
