@@ -13,7 +13,8 @@ from tilemma.dtypes import dtype
 from tilemma.machine.isa import sums
 from tilemma.machine.native import encode, library
 from tilemma.machine.parser import parse
-from tilemma.machine.program import Step, decode_program, guarded
+from tilemma.machine.program import Step, decode_program
+from tilemma.machine.register_checks import guarded
 from tilemma.machine.run import Job
 from tilemma.machine.state import VIEW_CLASS, VIEW_DTYPES
 

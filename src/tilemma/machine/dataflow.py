@@ -85,14 +85,18 @@ class Graph:
                 out[last.index] = -1
         return out
 
-    def maybe_undefined(self) -> list[frozenset[int]]:
-        """For each step, the registers it may read that some path from the entry leaves unwritten."""
+    def maybe_undefined(self, passed_on: list[frozenset[int] | None]) -> list[frozenset[int]]:
+        """For each step, the registers it may read that some path from the entry leaves undefined.
+
+        What a step writes is undefined where one of the registers of ``passed_on`` is; None: it is defined.
+        """
         if not self.steps:
             return []
         everything = 0
         for s in self.steps:
             for r in (*s.reads, *s.writes, *(r for r, _ in s.conditional_reads)):
                 everything |= 1 << r
+        given = [None if x is None else sum(1 << r for r in x) for x in passed_on]
         into = [everything] * (self.exit + 1)
         if into:
             into[0] = 0
@@ -103,9 +107,7 @@ class Graph:
             seen.add(b)
             out = into[b]
             for i in range(self.starts[b], self._end(b)):
-                if self.steps[i].guard < 0:
-                    for r in self.steps[i].writes:
-                        out |= 1 << r
+                out = _after(self.steps[i], given[i], out)
             for after in self.successors[b]:
                 if after != self.exit and (into[after] & out != into[after] or after not in seen):
                     into[after] &= out
@@ -117,7 +119,13 @@ class Graph:
                 s = self.steps[i]
                 wanted = (*s.reads, *(r for r, _ in s.conditional_reads))
                 found.append(frozenset(r for r in wanted if not defined >> r & 1))
-                if s.guard < 0:
-                    for r in s.writes:
-                        defined |= 1 << r
+                defined = _after(s, given[i], defined)
         return found
+
+
+def _after(step: Step, passed_on: int | None, defined: int) -> int:
+    """The registers, as bits, that are defined after ``step`` where ``defined`` were before."""
+    writes = sum(1 << r for r in step.writes)
+    if passed_on is not None and passed_on & ~defined:
+        return defined & ~writes
+    return defined | writes if step.guard < 0 else defined

@@ -34,8 +34,9 @@ def explain(machine: Machine) -> HazardError:
             return RegisterPool.at(f.w.place(_at(machine, f)), notes=lines[:8], what=what)
     assert groups, "a deadlock without anybody waiting"
     first, ins = next(iter(groups.values()))[0]
-    summary = lines[0]
-    advice = "bring the missing arrival: " + _advice(_why(frames[0]))
+    summary, why = lines[0], _why(frames[0])
+    arrival = "loop" not in _advice(why)
+    advice = ("bring the missing arrival: " if arrival else "") + _advice(why)
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
 
 
@@ -94,6 +95,10 @@ def _why(f: Frame) -> str:
 
 
 def _advice(why: str) -> str:
+    if "again and again" in why:
+        return "check that the store or atomic operation that ends this loop is executed, and at this address"
+    if "changes nothing" in why:
+        return "check the condition that ends this loop"
     if "bytes" in why:
         return "check `expect_tx` against the bytes that the copies bring, and that every copy is issued"
     if "arrival" in why:

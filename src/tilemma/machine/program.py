@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tilemma.errors import TilemmaError
-from tilemma.machine import dataflow, declared, provenance
-from tilemma.machine.catalogue import NoSuchForm, UninitialisedRegister
+from tilemma.machine import dataflow, declared, register_checks
+from tilemma.machine.catalogue import NoSuchForm
 from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
 from tilemma.machine.inlining import inlined
@@ -22,8 +22,9 @@ from tilemma.machine.memory import word_views
 from tilemma.machine.native import encode, frames, library
 from tilemma.machine.native.blocks import PlainAccess
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
-from tilemma.machine.state import ALL_LANES, CLASS_DTYPE
-from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable, Vector
+from tilemma.machine.register_checks import Checks
+from tilemma.machine.state import CLASS_DTYPE
+from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable
 
 ALU, VISIBLE, BRANCH, EXIT = range(4)
 # Runs of a program in which the origins of 16-bit registers are followed.
@@ -53,7 +54,7 @@ class Step:
     conditional_reads: tuple[tuple[int, str], ...] = ()
     maybe_undefined: frozenset[int] = frozenset()
     async_registers: frozenset[int] = frozenset()
-    # Reports an undefined predicate; None where it is always defined.
+    # Reports an undefined predicate, or makes results of an ALU step undefined; None where it is always defined.
     check_guard: Callable[[Any, Any], None] | None = None
     # The operation of the native library that stands for ``encoded``, the step without checks around it.
     code: tuple[int, ...] | None = None
@@ -62,18 +63,6 @@ class Step:
     plain: PlainAccess | None = None
     # The checks around ``encoded``, where there are some.
     checks: Checks | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Checks:
-    """What `_instrument` has wrapped around a step: registers that must be defined, that it defines, that wgmma
-    uses, and those whose origins it ends.  ``run`` is the step with all of it."""
-
-    run: Callable[..., Any]
-    reads: tuple[int, ...] = ()
-    defines: tuple[int, ...] = ()
-    touches: tuple[int, ...] = ()
-    forgets: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -318,7 +307,8 @@ def _finish(program: Program) -> None:
     steps = program.steps
     graph = dataflow.Graph(steps)
     program.reconverge = graph.reconvergence()
-    undefined = graph.maybe_undefined()
+    program.written = frozenset(r for s in steps for r in s.writes)
+    undefined = graph.maybe_undefined(register_checks.passed_on(program))
     for step in steps:
         step.maybe_undefined = undefined[step.index]
     program.tracked = frozenset().union(*undefined) if undefined else frozenset()
@@ -330,9 +320,8 @@ def _finish(program: Program) -> None:
         globals_ = {r for s in steps if s.instruction.opcode.startswith("ld.global") for r in s.writes}
         rest = {r for s in steps if not s.instruction.opcode.startswith(("ld.global", "mov.")) for r in s.writes}
         program.loaded_registers = program.followed = frozenset(globals_ - rest)
-    program.written = frozenset(r for s in steps for r in s.writes)
     for step in steps:
-        _instrument(program, step)
+        register_checks.instrument(program, step)
     program.leaders = graph.leaders
     build_segments(program)
 
@@ -349,7 +338,7 @@ def build_segments(program: Program) -> None:
             continue
         runs, at = [], start
         while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):
-            runs.append(guarded(steps[at]))
+            runs.append(register_checks.guarded(steps[at]))
             at += 1
         fused, operations = encode.fused(steps[start:at], runs)
         program.segments[start] = Segment(fused, at, at - start, runs, operations)
@@ -377,145 +366,3 @@ def matrix_batches(program: Program) -> dict[int, Batch]:
             run = multiply.together([s.run.multiply for s in steps[start:at]])  # type: ignore[attr-defined]
             found[start] = Batch(run, at - start)
     return found
-
-
-def guarded(step: Step) -> Callable[..., Any]:
-    """An ALU step with its predicate folded in."""
-    if step.guard < 0:
-        return step.run
-    run, guard, negated, check = step.run, step.guard, step.negated, step.check_guard
-
-    def under_guard(w: Any, m: Any) -> None:
-        if check is not None:
-            check(w, m)
-        p = w.v[9][guard]
-        if negated:
-            p = ~p
-        run(w, p if m is None else p & m)
-
-    return under_guard
-
-
-def _instrument(program: Program, step: Step) -> None:
-    """Wrap a step with the register checks that static analysis could not settle."""
-    replaced = [r for r in step.writes if r in program.loaded_registers]
-    if replaced and step.kind == ALU:
-        inner, step.run = step.run, _forgetting(step.run, replaced)
-        program.moves.append((step, step.run, inner))
-        step.checks = Checks(step.run, forgets=tuple(replaced))
-    guard = program.register_ids.get(("p", step.guard), -1)
-    if guard in step.maybe_undefined:
-        step.check_guard = _undefined_check((guard,), step.instruction, program.register_names)
-    reads = tuple((step.maybe_undefined & step.reads) - {guard})
-    if step.instruction.opcode.startswith("st.param"):
-        # Compilers pass objects without members as a byte of any value, which the callee does not read.
-        reads = ()
-    elif _packs(step.instruction):
-        # LLVM packs `undef`, a register that is never written, into the unused half of a pair.
-        reads = tuple(r for r in reads if r in program.written)
-    elif step.instruction.opcode.startswith("shfl.sync"):
-        # The instruction itself checks the lanes whose value some lane gets.
-        given = step.instruction.operands[1]
-        own = program.register_ids[program.register(given)] if isinstance(given, Register) else -1
-        if own in reads:
-            reads, step.plain = tuple(r for r in reads if r != own), None
-    writes = tuple(step.writes & program.tracked)
-    touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
-    if not (reads or writes or touches):
-        return
-    inner, visible, instruction = step.run, step.kind != ALU, step.instruction
-    names, everywhere = program.register_names, dict.fromkeys(writes, ALL_LANES)
-    written = frozenset(step.writes)
-    check_reads = _undefined_check(reads, instruction, names)
-
-    def checked(x: Any, m: Any) -> Any:
-        w = x.w if visible else x
-        active = ALL_LANES if m is None else m
-        if reads:
-            check_reads(w, m)
-        if touches:
-            _touch(w, m, touches, written, instruction, names)
-        result = inner(x, m)
-        if m is None and w.full:
-            w.defined.update(everywhere)
-            return result
-        for r in writes:
-            known = w.defined.get(r)
-            if known is not ALL_LANES:
-                w.defined[r] = active.copy() if known is None else known | active
-        return result
-
-    step.run = checked
-    forgets = () if step.checks is None else step.checks.forgets
-    step.checks = Checks(checked, reads, writes, touches, forgets)
-
-
-def _forgetting(run: Callable[..., Any], registers: list[int]) -> Callable[..., Any]:
-    """A move to ``registers``, whose values no longer are those that a load has read."""
-
-    def moved(w: Any, m: Any) -> None:
-        run(w, m)
-        provenance.forget(w, registers, m)
-
-    return moved
-
-
-def _packs(instruction: Instruction) -> bool:
-    """Whether ``instruction`` puts several registers into one: a `mov` of a vector, a `cvt` to pairs."""
-    name = instruction.parts[0]
-    return (name == "mov" and isinstance(instruction.operands[-1], Vector)) or (
-        name == "cvt" and any(part.endswith("x2") for part in instruction.parts) and len(instruction.operands) == 3
-    )
-
-
-def _undefined_check(reads: Any, instruction: Instruction, names: Any) -> Callable[[Any, Any], None]:
-    """A function that reports those of ``reads`` that an active lane has not written."""
-
-    def check(w: Any, m: Any) -> None:
-        active = ALL_LANES if m is None else m
-        for r in reads:
-            known = w.defined.get(r)
-            if known is ALL_LANES:
-                continue
-            bad = active if known is None else active & ~known
-            if bad.any():
-                report_undefined(w, instruction, names[r], np.flatnonzero(bad))
-
-    return check
-
-
-def report_unwritten(w: Any, register: int, instruction: Instruction, lanes: Any) -> None:
-    """Report those of ``lanes`` that have not written the tracked ``register``."""
-    known = w.defined.get(register)
-    if known is not ALL_LANES:
-        bad = lanes if known is None else lanes[~known[lanes]]
-        if len(bad):
-            report_undefined(w, instruction, w.cta.machine.program.register_names[register], bad)
-
-
-def report_undefined(w: Any, instruction: Instruction, name: str, lanes: Any) -> None:
-    """Report a read of an undefined register."""
-    w.report(UninitialisedRegister, instruction, lanes=lanes, register=name)
-
-
-def _touch(w: Any, m: Any, touches: Any, written: Any, instruction: Instruction, names: Any) -> None:
-    """A plain instruction touches registers that wgmma uses: they must not be in flight."""
-    if w.in_flight:
-        from tilemma.machine.catalogue import RegisterInFlight
-
-        for r in touches:
-            issue = w.in_flight.get(r)
-            if issue is not None:
-                how = "written" if r in written else "read"
-                if how == "read" and issue.reads_only(r):
-                    continue
-                w.report(
-                    RegisterInFlight,
-                    instruction,
-                    register=names[r],
-                    how=how,
-                    use="read" if issue.reads_only(r) else "write",
-                    other=w.place(issue.instruction),
-                )
-    for r in touches:
-        w.touched[r] = instruction

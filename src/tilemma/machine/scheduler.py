@@ -20,7 +20,7 @@ import numpy as np
 
 from tilemma.blas import one_blas_thread
 from tilemma.machine import catalogue as hz
-from tilemma.machine import convergence, deadlock, exit_checks, limits
+from tilemma.machine import convergence, deadlock, exit_checks, limits, livelock, starvation
 from tilemma.machine.finished import Finished
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
@@ -38,8 +38,6 @@ AGAIN, AFTER = object(), object()
 POLL = object()
 # Consecutive polls without progress that count as a deadlock.
 _POLLS = 4000
-# The probability that a starved warp runs although others could.
-_RELIEF = 1 / 256
 # Hazards of one kind that a collecting run keeps.
 _EACH = 8
 # Warp instructions between two calls of `Machine.tick`.
@@ -108,7 +106,7 @@ class Machine:
         self.waiting: set[Frame] = set()
         # Warps that run only when nothing else can, and the progress at their last step.
         self.starved: set[Warp] = set()
-        self._starved_at = -1
+        self.starved_at = -1
         self.trace = trace
         # A `Recording` that the stores to global memory are entered into.
         self.history = history
@@ -205,12 +203,33 @@ class Machine:
                 if self.tick is not None and self.steps >= self.next_tick:
                     self.tick(self.steps)
                     self.next_tick = self.steps + _TICK
-                if not self.step():
+                if not self.advance():
                     if upcoming is None:
                         self.deadlock()
                         continue
                     self.start(upcoming, counts)
                     upcoming = next(order, None)
+
+    # What looks for a run without an end, if something does, and the instruction at which the next one starts.
+    watch: livelock.Watch | None = None
+    next_watch = livelock.FIRST
+
+    def advance(self) -> bool:
+        """`step`; False also where every warp that can run is in a loop that changes nothing."""
+        watch = self.watch
+        if watch is None:
+            if self.steps >= self.next_watch:
+                self.next_watch *= 2
+                self.watch = livelock.Watch(self.steps) if livelock.can_watch(self.program) else None
+        elif watch.changed:
+            self.watch = None
+        elif watch.endless(self):
+            watch.describe(self)
+            self.watch = None
+            return False
+        elif watch.hurry(self):
+            return True
+        return self.step()
 
     # Called with the warp instructions so far, every `_TICK` of them.
     tick: Callable[[int], None] | None = None
@@ -237,14 +256,7 @@ class Machine:
                 warp.priority = self.random.random()
                 self.ready.append(warp.root)
         if self.schedule == "starve":
-            self.starve(cluster)
-
-    def starve(self, cluster: Cluster) -> None:
-        """Choose the delayed warps of ``cluster``: the one with the seed's number, in one CTA or in all of
-        them."""
-        apart = self.random.random() < 0.5
-        ctas = [self.random.choice(cluster.ctas)] if apart else cluster.ctas
-        self.starved.update(cta.warps[self.seed % len(cta.warps)] for cta in ctas)
+            starvation.starve(self, cluster)
 
     def finish(self, cluster: Cluster) -> None:
         """The last warp of a cluster has left."""
@@ -260,7 +272,7 @@ class Machine:
         """Run a frame or complete an agent; False when neither is possible."""
         pending = self.pending
         if self.ready and self.starved:
-            return self.step_with_starved()
+            return starvation.step(self)
         if self.ready:
             if pending and self.schedule != "late":
                 if self.schedule == "early":
@@ -280,37 +292,6 @@ class Machine:
             self.ready, self.polling = self.polling, []
             return True
         return False
-
-    def step_with_starved(self) -> bool:
-        """Run a starved warp only where no other warp can run, and no asynchronous operation is left."""
-        if self.pending and self.random.random() < self.eagerness * 0.3:
-            self.complete(self.random.choice(self.pending))
-        starved = self.starved
-        lagging = [f for f in self.ready if f.w in starved]
-        if not lagging:
-            self.execute(*self.pick())
-        elif self.random.random() < _RELIEF:
-            # The others may poll for a value that only a starved warp writes.
-            others = [f for f in self.ready if f.w not in starved]
-            self.ready = lagging
-            chosen = self.pick()
-            self.ready += others
-            self.execute(*chosen)
-        elif len(lagging) < len(self.ready):
-            self.ready = [f for f in self.ready if f.w not in starved]
-            chosen = self.pick()
-            self.ready += lagging
-            self.execute(*chosen)
-        elif self.pending:
-            self.complete(self.random.choice(self.pending))
-        elif self.polling and self.progress != self._starved_at:
-            self._starved_at = self.progress
-            self.ready += self.polling
-            self.polling = []
-        else:
-            self._starved_at = -1
-            self.execute(*self.pick())
-        return True
 
     polls = 0
 
@@ -397,7 +378,10 @@ class Machine:
         w = f.w
         pc = f.pc
         count = len(steps)
-        runner = self.runner if not self.followers else None
+        watch = self.watch
+        runner = self.runner if not self.followers and watch is None else None
+        if watch is not None:
+            watch.enter(f)
         while True:
             if runner is not None and runner.kinds[pc]:
                 how, pc, budget, done = runner.run(f, pc, budget)
@@ -438,7 +422,7 @@ class Machine:
                 self._too_long(f, step)
             m = f.m
             if step.guard >= 0:
-                if step.check_guard is not None:
+                if step.check_guard is not None and step.kind != ALU:
                     step.check_guard(w, m)
                 p = w.v[9][step.guard]
                 if step.negated:
@@ -484,6 +468,8 @@ class Machine:
                     result = None
                 else:
                     result = step.run(f, m)
+                if watch is not None:
+                    watch.executed(f, step)
                 if result is None:
                     pc += 1
                     budget -= 1

@@ -126,7 +126,9 @@ class Warp:
             self.native = self.native_block[1]
         # All registers of a class, one row after the other.
         self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
+        # Lanes in which tracked registers are defined; where others are not: the first read, and its register.
         self.defined: dict[int, Mask] = {}
+        self.undefined: dict[int, tuple[Instruction, str]] = {}
         # Frames that wait at a `.sync` instruction for other lanes: (frame, step, its lanes).
         self.gathered: list[tuple[Frame, Any, Mask]] = []
         # Last barrier's event number: shared accesses up to it are ordered before this warp.

@@ -135,6 +135,8 @@ def atom(d: Decoder) -> None:
         c = third.gather(w, lanes, width) if third else None
         before, after = _combine(f, f2, at_once, addr, old, b, c, WORDS[size])
         store(f, ins, lanes, addr, width, after.view(old.dtype).reshape(old.shape), "atom")
+        if w.cta.machine.watch is not None:
+            w.cta.machine.watch.unchanged = after.tobytes() == old.tobytes()
         if result is not None:
             result.scatter(w, lanes, before.view(old.dtype).reshape(old.shape))
         w.cta.machine.progress += 1

@@ -12,7 +12,7 @@ from tilemma.machine.exec import aligned
 from tilemma.machine.hazards import ranges
 from tilemma.machine.isa import numerics
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
-from tilemma.machine.program import report_unwritten
+from tilemma.machine.register_checks import report_unwritten
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Instruction, Register, Sink
 

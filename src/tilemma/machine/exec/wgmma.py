@@ -11,7 +11,7 @@ from tilemma.machine import catalogue as hz
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.exec.wgmma_operations import Form, Issue, Operation, group_of
-from tilemma.machine.program import report_undefined
+from tilemma.machine.register_checks import report_undefined
 from tilemma.machine.scheduler import AGAIN
 from tilemma.machine.state import ALL_LANES, Frame, Warp
 from tilemma.machine.syntax import Instruction
@@ -38,7 +38,7 @@ def mma_async(d: Decoder) -> None:
             for r in undefined:
                 known = w.defined.get(r)
                 if known is not ALL_LANES and (known is None or not known.all()):
-                    report_undefined(w, ins, form.names[r], range(32))
+                    report_undefined(w, ins, r, form.names[r], range(32))
         serial = group.issued[w.index]
         group.issued[w.index] = serial + 1
         issue = Issue(ins, serial, form)
