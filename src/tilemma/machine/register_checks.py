@@ -319,7 +319,7 @@ def report_unwritten(w: Any, register: int, instruction: Instruction, lanes: Any
 def report_undefined(w: Any, instruction: Instruction, register: int, name: str, lanes: Any) -> None:
     """Report a read of an undefined register, where it was read first."""
     first, named = w.undefined.get(register, (instruction, name))
-    notes = ()
+    notes: tuple[str, ...] = ()
     if first is not instruction:
         notes = (f"the undefined value reaches `{instruction.opcode}` at PTX line {instruction.line} in `{name}`",)
     w.report(UninitialisedRegister, first, lanes=lanes, register=named, notes=notes)
