@@ -17,7 +17,8 @@ HEAD = """.version 8.6
   ld.param.u64 %x, [x]; ld.param.u64 %y, [y]; mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r7, bar;
 """
 LOOPS = {
-    "a flag that nothing sets": ("L: ld.volatile.global.u32 %r2, [%x]; setp.eq.u32 %p0, %r2, 0; @%p0 bra L;", "ld"),
+    "a flag that nothing sets": (
+        "L: ld.volatile.global.u32 %r2, [%x]; setp.eq.u32 %p0, %r2, 0; @%p0 bra L;", "ld"),
     "a flag at another address": (
         "st.volatile.global.u32 [%y], 1; L: ld.acquire.gpu.global.u32 %r2, [%x+4]; setp.eq.u32 %p0, %r2, 0;"
         " @%p0 bra L;", "ld"),
