@@ -13,7 +13,7 @@ from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import KINDS, LIMITS
 from tilemma.ir.refusals import NotBuiltYet, OutsideParallel, WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import FutureValue
-from tilemma.ir.types import BLOCK, EventRef
+from tilemma.ir.types import BLOCK, WARP, EventRef
 
 
 def event_member(r: Reader, base: Events, node: ast.Member) -> Value:
@@ -94,10 +94,6 @@ def sync(r: Reader, node: ast.Sync) -> None:
         )
 
 
-# PTX ISA, barrier: a block has 16 named barriers, and the threads of each are whole warps.
-_BARRIERS, _WARP = 16, 32
-
-
 @defines("__bar_sync", "__bar_arrive", effect=True)
 def named_barrier(r: Reader, node: ast.Call, name: str, used: bool = True) -> None:
     """``__bar_sync(number, threads)`` arrives at a barrier of the block and waits, ``__bar_arrive`` arrives."""
@@ -105,11 +101,11 @@ def named_barrier(r: Reader, node: ast.Call, name: str, used: bool = True) -> No
         raise KINDS["scalar"].refused("an operation", f"`{name}`, which has no result", node.span)
     first, second = arguments(node, name, 2, f"{name}(number, threads)")
     number, threads = constant(r, first, f"`{name}`"), constant(r, second, f"`{name}`")
-    most = LIMITS["threads"].most
-    whole = f"a multiple of {_WARP} threads up to {most}"
+    barriers, most = LIMITS["barriers"].most, LIMITS["threads"].most
+    whole = f"a multiple of {WARP} threads up to {most}"
     for ok, place, got, wanted in (
-        (0 <= number < _BARRIERS, first, number, f"the number of a barrier, 0 to {_BARRIERS - 1}"),
-        (0 < threads <= most and not threads % _WARP, second, threads, whole),
+        (0 <= number < barriers, first, number, f"the number of a barrier, 0 to {barriers - 1}"),
+        (0 < threads <= most and not threads % WARP, second, threads, whole),
     ):
         if not ok:
             raise WrongValue(place.span, what=f"`{name}`", got=str(got), wanted=wanted, fix_text=f"write {wanted}")

@@ -250,6 +250,7 @@ LIMITS = {
     "indices": Limit(3, "indices", "a `parallel`"),
     "threads": Limit(1024, "threads", "a block"),
     "cluster": Limit(8, "blocks", "a cluster"),
+    "barriers": Limit(16, "named barriers, that of the whole block included,", "a block"),
 }
 SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128, 32: 32, 64: 64, 128: 128}
 

@@ -8,6 +8,7 @@ from tilemma.atoms import DECLARED, MmaAtom, UnknownAtom, catalogue
 from tilemma.atoms.atom import arch_number
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, described
+from tilemma.ir.types import WARP
 
 
 class NoSuchAtom(CompileError):
@@ -53,9 +54,6 @@ class NoFragment(CompileError):
     found = "`{what}[{shape}]` of {dtype}"
     expected = "M, N, K and the element type of an instruction of a warp: {shapes}"
     fix = "{remedy}"
-
-
-WARP = 32
 
 
 def of_lanes(atom: MmaAtom) -> bool:

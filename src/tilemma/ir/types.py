@@ -10,6 +10,9 @@ from tilemma.dtypes import DType
 from tilemma.ir.expr import Const, Expr, add, const, mul, value_of
 from tilemma.records import record
 
+# The threads of a warp.
+WARP = 32
+
 
 class Space(StrEnum):
     """The memory that holds a buffer: device memory, a CTA's shared memory, one lane's registers."""
@@ -65,7 +68,7 @@ class Level:
     def threads(self) -> int:
         """Threads of one instance, for groups and threads."""
         assert self.kind in ("group", "thread"), self
-        return 32 * self.warps if self.kind == "group" else 1
+        return WARP * self.warps if self.kind == "group" else 1
 
     def __str__(self) -> str:
         return f"group-{self.warps}" if self.kind == "group" and self.warps > 1 else self.kind

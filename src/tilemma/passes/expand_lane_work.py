@@ -30,10 +30,10 @@ from tilemma.ir.expr import (
     mul,
     value_of,
 )
-from tilemma.ir.types import THREAD, Space, View
+from tilemma.ir.types import THREAD, WARP, Space, View
 from tilemma.ir.walk import expressions, walk, with_bodies
 from tilemma.passes.decision import Decision
-from tilemma.passes.scope import WARP, count
+from tilemma.passes.scope import count
 from tilemma.records import record
 
 _WARP_WIDE = (t.LaneMma, t.Exchange)

@@ -12,11 +12,9 @@ from math import prod
 from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, touched_as, variables_set
 from tilemma.ir.expr import Expr, Index, Var, value_of, walk
-from tilemma.ir.types import View
+from tilemma.ir.types import WARP, View
 from tilemma.ir.walk import bodies, expressions
 from tilemma.records import record
-
-WARP = 32
 
 
 @record

@@ -26,11 +26,11 @@ from tilemma.errors import CompileError
 from tilemma.ir import tile as t
 from tilemma.ir.effects import Execution, assigned, declared, name_of
 from tilemma.ir.expr import Binary, Const, Expr, Index, add, binary, const, floordiv, mod, mul, substitute
-from tilemma.ir.types import GROUP, THREAD, WARPGROUP, Space
+from tilemma.ir.types import GROUP, THREAD, WARP, WARPGROUP, Space
 from tilemma.ir.walk import bodies, expressions, map_expressions, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.index_values import Ints, evaluate
-from tilemma.passes.scope import WARP, Dependence, control, count, kind, names
+from tilemma.passes.scope import Dependence, control, count, kind, names
 from tilemma.records import record
 
 # Operations that single lanes execute.

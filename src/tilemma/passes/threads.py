@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Barrier, If, InThreads, Op, Parallel
+from tilemma.ir.types import WARP
 from tilemma.ir.walk import bodies, with_fields
 from tilemma.passes.index_values import Ints as Ints
 from tilemma.passes.index_values import evaluate as evaluate
-from tilemma.passes.scope import WARP, Dependence, block_threads, control, count
+from tilemma.passes.scope import Dependence, block_threads, control, count
 
 Bools = NDArray[np.bool_]
 

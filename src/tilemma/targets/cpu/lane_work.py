@@ -13,8 +13,7 @@ from tilemma.arithmetic.issues import issue
 from tilemma.arithmetic.packing import unpack
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.ir.tile import Exchange, LaneLoad, LaneMma, LaneStore, Op
-from tilemma.ir.types import View
-from tilemma.passes.scope import WARP
+from tilemma.ir.types import WARP, View
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
 from tilemma.targets.cpu.faults import BrokenPattern, LaneDependent
 from tilemma.targets.cpu.registers import accumulate, operand, product

@@ -28,8 +28,7 @@ class Target:
     """A PTX target.
 
     ``shared_limit`` is the most shared memory of one block, ``shared_per_sm`` that of all blocks of a
-    multiprocessor, in bytes; ``barriers`` counts named barriers, number 0 included.  ``seen``:
-    whether code of this compiler has been run on such a GPU.
+    multiprocessor, in bytes.  ``seen``: whether code of this compiler has been run on such a GPU.
     """
 
     arch: str
@@ -40,7 +39,6 @@ class Target:
     max_threads_per_sm: int = 2048
     registers_per_sm: int = 64 * KB
     registers_per_thread: int = 255
-    barriers: int = 16
     seen: bool = True
 
     @staticmethod

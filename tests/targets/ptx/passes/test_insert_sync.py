@@ -55,7 +55,7 @@ DIMS = {"M": 1, "N": 1, "K": 400, "B": 1, "G": 1}
 
 
 def synchronised(kernel: Kernel, arch="sm_80") -> Kernel:
-    for p in (*FRONT_PASSES, Simplify(), ChooseAtoms(arch), AssignLayouts(), ChooseCopies(arch), InsertSync(arch)):
+    for p in (*FRONT_PASSES, Simplify(), ChooseAtoms(arch), AssignLayouts(), ChooseCopies(arch), InsertSync()):
         kernel = p.run(kernel, [])
     return kernel
 
@@ -425,4 +425,4 @@ def test_a_wait_goes_before_a_barrier_that_is_there_anyway():
 def test_a_second_run_adds_nothing():
     for make, arch in LISTINGS:
         once = synchronised(make(), arch)
-        assert sync_ops(InsertSync(arch).run(once, [])) == sync_ops(once)
+        assert sync_ops(InsertSync().run(once, [])) == sync_ops(once)

@@ -12,8 +12,8 @@ from tilemma.atoms import catalogue
 from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, element_reads, touches, variables_set, written_views
 from tilemma.ir.expr import Element, value_of
-from tilemma.ir.types import Buffer, Level, Space, View
-from tilemma.passes.scope import WARP, Dependence
+from tilemma.ir.types import WARP, Buffer, Level, Space, View
+from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.targets.ptx.passes.aliasing import Access, Agent, advanced_loops, loop_name, overlap, same_mapping
 

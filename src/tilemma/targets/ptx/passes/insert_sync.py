@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tilemma.errors import CompileError
 from tilemma.ir import tile as t
-from tilemma.ir.types import Space
+from tilemma.ir.constructs import LIMITS
+from tilemma.ir.types import WARP, Space
 from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.check_futures import never_waited_for
 from tilemma.passes.decision import Decision
@@ -19,9 +20,6 @@ from tilemma.targets.ptx.passes.deduplicate_copies import once
 from tilemma.targets.ptx.passes.groups_in_flight import superfluous_waits
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, pruned, resolve
-from tilemma.targets.ptx.target import Target
-
-_WARP = 32
 
 
 class TooManyBarriers(CompileError):
@@ -40,15 +38,13 @@ class InsertSync:
     the end of the loop's body), and starts again; then removes the operations that turned out to be redundant.
     """
 
-    arch: str
-
     def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
         dependence = Dependence(kernel.body)
-        return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, self.arch, log))
+        return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, log))
 
 
-def _synchronised(block: t.Parallel, dependence: Dependence, arch: str, log: list[Decision]) -> t.Parallel:
+def _synchronised(block: t.Parallel, dependence: Dependence, log: list[Decision]) -> t.Parallel:
     block = once(block, dependence)
     if not any(isinstance(op, t.MmaFence) for op in walk(block.body)):
         block = replace(block, body=batched(block.body))
@@ -61,7 +57,7 @@ def _synchronised(block: t.Parallel, dependence: Dependence, arch: str, log: lis
     kept += _last_waits(tree, walker)
     for node in superfluous_waits(tree):
         node.parent.nodes.remove(node)
-    number_barriers(tree, Target.of(arch))
+    number_barriers(tree)
     counts: dict[str, int] = {}
     for n in kept:
         counts[type(n.op).__name__] = counts.get(type(n.op).__name__, 0) + 1
@@ -258,7 +254,7 @@ def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
     return kept
 
 
-def number_barriers(tree: Tree, target: Target) -> None:
+def number_barriers(tree: Tree) -> None:
     """Fills in the barriers' numbers and thread counts: one number for each set of threads.
 
     Raises TooManyBarriers.
@@ -270,7 +266,7 @@ def number_barriers(tree: Tree, target: Target) -> None:
             continue
         classes, sizes = distinct(node.part[node.part >= 0])
         threads = int(sizes[0])
-        if threads == tree.threads or threads == _WARP:
+        if threads == tree.threads or threads == WARP:
             node.op = t.Barrier(0, threads, span=node.op.span)
             continue
         key = node.part.tobytes()
@@ -279,5 +275,5 @@ def number_barriers(tree: Tree, target: Target) -> None:
             # Instance n starts at thread n * threads.
             free += int(classes[-1]) // threads + 1
         node.op = t.Barrier(numbers[key], threads, int(len(classes) > 1), span=node.op.span)
-    if free > target.barriers:
-        raise TooManyBarriers(tree.block.span, have=free - 1, limit=target.barriers - 1)
+    if free > LIMITS["barriers"].most:
+        raise TooManyBarriers(tree.block.span, have=free - 1, limit=LIMITS["barriers"].most - 1)

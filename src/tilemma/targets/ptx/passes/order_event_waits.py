@@ -17,11 +17,11 @@ import numpy as np
 from tilemma.errors import CompileError, Note
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Binary, Expr, value_of
-from tilemma.ir.types import EventRef
+from tilemma.ir.types import WARP, EventRef
 from tilemma.ir.walk import rewrite_blocks, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
-from tilemma.passes.scope import WARP, Dependence
+from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
@@ -30,7 +30,6 @@ from tilemma.targets.ptx.passes.event_dependences import EventDependences
 from tilemma.targets.ptx.passes.hazards import Walk
 from tilemma.targets.ptx.passes.insert_sync import number_barriers
 from tilemma.targets.ptx.passes.place_sync import BarrierNotUniform, BarrierPartialWarp, pruned, resolve
-from tilemma.targets.ptx.target import Target
 
 
 class EventWaitersApart(CompileError):
@@ -46,8 +45,6 @@ class EventWaitersApart(CompileError):
 @record(slots=False)
 class OrderEventWaits:
     """Inserts barriers between waits for an event and the arrivals that lead to the event's next generation."""
-
-    arch: str
 
     def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises EventWaitersApart or TooManyBarriers."""
@@ -66,7 +63,7 @@ class OrderEventWaits:
             raise EventWaitersApart(e.span, event=e.facts["name"], notes=e.notes) from None
         if not kept:
             return block
-        number_barriers(tree, Target.of(self.arch))
+        number_barriers(tree)
         text = f"{len(kept)} barriers keep those that wait for events in step with those that trigger"
         log.append(Decision("sync", described(block), text, {"Barrier": len(kept)}, span=block.span))
         return tree.rebuilt()

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilemma.ir.tile import Load, WaitEvent
-from tilemma.ir.types import Space
-from tilemma.passes.scope import WARP
+from tilemma.ir.types import WARP, Space
 from tilemma.passes.threads import Bools, Ints, Node
 from tilemma.targets.ptx.passes.aliasing import Access
 

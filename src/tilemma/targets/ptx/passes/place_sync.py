@@ -20,14 +20,13 @@ from typing import Any
 
 from tilemma.errors import CompileError, Note
 from tilemma.ir import tile as t
+from tilemma.ir.types import WARP
 from tilemma.passes.check_futures import not_waited_for
 from tilemma.passes.threads import Block, Ints, Node, distinct
 from tilemma.records import record
 from tilemma.targets.ptx.passes.aliasing import loop_name
 from tilemma.targets.ptx.passes.hazards import Hazard, Walk
 from tilemma.targets.ptx.passes.ordering import joined, shares
-
-_WARP = 32
 
 
 class BarrierNotUniform(CompileError):
@@ -182,8 +181,8 @@ def _no_barrier(hazard: Hazard, body: Block) -> CompileError:
     facts: dict[str, Any] = {"name": hazard.later.resource, "kind": str(hazard)}
     notes = [Note("the earlier access", x.span)]
     here = int(body.mask.sum())
-    if body.uniform(0) and here % _WARP:
-        whole = -(-here // _WARP) * _WARP
+    if body.uniform(0) and here % WARP:
+        whole = -(-here // WARP) * WARP
         return BarrierPartialWarp(y.span, threads=here, whole=whole, notes=notes, **facts)
     return BarrierNotUniform(y.span, notes=notes, **facts)
 
@@ -195,9 +194,9 @@ def _regular(part: Ints, depth: int) -> bool:
     unique among those directly below the block.
     """
     sizes = distinct(part[part >= 0])[1].tolist()
-    if len(set(sizes)) != 1 or sizes[0] % _WARP:
+    if len(set(sizes)) != 1 or sizes[0] % WARP:
         return False
-    return len(sizes) == 1 or sizes[0] == _WARP or depth <= 1
+    return len(sizes) == 1 or sizes[0] == WARP or depth <= 1
 
 
 def _narrowed(

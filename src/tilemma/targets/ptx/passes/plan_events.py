@@ -8,7 +8,7 @@ from math import lcm
 from tilemma.ir import tile
 from tilemma.ir.expr import Dim, Expr, Index, Scalar, Var, binary, const, substitute, value_of, walk
 from tilemma.ir.generations import Disagreement, arrivals, credits
-from tilemma.ir.types import Space
+from tilemma.ir.types import WARP, Space
 from tilemma.ir.walk import rewrite_blocks
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.decision import Decision
@@ -22,7 +22,7 @@ from tilemma.passes.event_uses import (
     trigger_sites,
     whole,
 )
-from tilemma.passes.scope import WARP, Dependence
+from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Node, Tree
 from tilemma.passes.unsupported import NotBuilt
 from tilemma.records import record

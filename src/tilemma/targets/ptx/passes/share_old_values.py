@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from tilemma.ir.expr import Const, Element, Expr, Var, add, const, mul
 from tilemma.ir.tile import Alloc, Apply, Assign, Atomic, Body, Declare, Kernel, Op, Parallel, SetElement
-from tilemma.ir.types import Buffer, Space
+from tilemma.ir.types import WARP, Buffer, Space
 from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.decision import Decision
-from tilemma.passes.scope import WARP, block_threads, kind, span_threads
+from tilemma.passes.scope import block_threads, kind, span_threads
 from tilemma.records import record
 
 
