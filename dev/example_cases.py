@@ -62,7 +62,7 @@ PERSISTENT: dict[str, dict[str, Any]] = {
     "convolution": {"images": 4, "height": 102, "width": 70, "c": 136, "f": 40, "r": 3, "s": 2},
     "experts": {"rows": (5,) * 280, "n": 40, "k": 328},
     "gated_mlp": {"m": 2560, "n": 2560, "k": 328},
-    "sparse": {"m": 2560, "n": 5120, "k": 160},
+    "sparse": {"m": 2560, "n": 5120, "k": 288},
 }
 
 
@@ -119,6 +119,10 @@ OTHERS = {
     "histogram": (Case("histogram", problem={"n": 4000}),),
     # Sums of more tiles than threads.
     "scan": (Case("scan", problem={"n": 2_100_000}, blocks=1),),
+    # An even number of iterations.
+    "sparse": (Case("sparse", problem={"m": 2560, "n": 5120, "k": 256}, blocks=2),),
+    # One tile: the loops over those above it do not run.
+    "triangular_solve": (Case("triangular_solve", problem={"n": 30, "r": 40}),),
 }
 CASES = [
     Case("1_scalar", sizes={"M": 6, "N": 5, "K": 9}),

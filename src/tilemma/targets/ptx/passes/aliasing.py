@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilemma.forking import cached_property
-from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Var, const, value_of, walk
+from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, const, value_of, walk
 from tilemma.ir.ranges import interval
 from tilemma.ir.tile import Apply, Copy, For, While
 from tilemma.ir.types import View
@@ -239,7 +239,8 @@ class Access:
         if isinstance(e, Index) and (start := self._first(e)) is not None:
             return start.plus(_Offset(0, {e: 1}))
         steady = all(
-            isinstance(x, (Index, Dim, Scalar, Const, Binary)) or (isinstance(x, Var) and x.name in self.steady)
+            isinstance(x, (Index, Dim, Scalar, Const, Binary, Select))
+            or (isinstance(x, Var) and x.name in self.steady)
             for x in walk(e)
         )
         indices = [x for x in walk(e) if isinstance(x, Index)] if steady else []

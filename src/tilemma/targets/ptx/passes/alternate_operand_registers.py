@@ -27,7 +27,19 @@ from typing import Any
 from tilemma.dtypes import s32
 from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, element_reads, touched_as
-from tilemma.ir.expr import Expr, FragmentElement, add, const, floordiv, maximum, mul, sub, value_of, with_operands
+from tilemma.ir.expr import (
+    Expr,
+    FragmentElement,
+    add,
+    binary,
+    const,
+    floordiv,
+    maximum,
+    mul,
+    sub,
+    value_of,
+    with_operands,
+)
 from tilemma.ir.types import WARPGROUP
 from tilemma.ir.walk import jumps, map_expressions, rewrite, substituted, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
@@ -131,8 +143,9 @@ def _unrolled(loop: t.For, names: Names) -> t.Body:
     own = {op.name for op in walk(loop.body) if isinstance(op, t.DeclareFragment)}
     second = substituted(_renamed(loop.body, {n: f"{n}.second" for n in own}), {i.name: add(i, const(1))})
     second = tuple(names.renamed(op) for op in second)
-    last = replace(loop, start=end, body=_renamed(loop.body, {n: f"{n}.last" for n in own}))
-    return (replace(loop, stop=end, step=const(2), body=(*loop.body, *second)), names.renamed(last))
+    last = substituted(_renamed(loop.body, {n: f"{n}.last" for n in own}), {i.name: end})
+    odd = t.If(binary("lt", end, loop.stop), last, span=loop.span)
+    return (replace(loop, stop=end, step=const(2), body=(*loop.body, *second)), names.renamed(odd))
 
 
 def _renamed(body: t.Body, names: dict[str, str]) -> t.Body:

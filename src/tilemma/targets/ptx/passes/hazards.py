@@ -31,6 +31,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.aliasing import Access, loop_name
 from tilemma.targets.ptx.passes.ordering import (
+    are_stores_by_tma,
     arriving,
     by_ldmatrix,
     in_different_roles,
@@ -373,6 +374,8 @@ class Walk:
             return None
         if x.same_visit(y, pending.carried):
             return None
+        if pending.carried and are_stores_by_tma(x, y):
+            return None  # the tiles of different iterations are the program's business
         if self._of_another_block(pending):
             return None
         if self._aliases is not None:

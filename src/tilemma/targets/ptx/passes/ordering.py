@@ -19,11 +19,15 @@ def in_different_roles(x: Access, y: Access) -> bool:
 def ordered_by_events(x: Access, y: Access) -> bool:
     """Whether only the program's own waits and triggers order ``x`` before ``y``.
 
-    A load by TMA is awaited by the threads that read its data, and its slot released by those threads; two stores
-    by TMA to one array are the program's business as two stores by threads are.
+    A load by TMA is awaited by the threads that read its data, and its slot released by those threads.
     """
-    if x.agent == "tma":
-        return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
+    if x.agent != "tma":
+        return False
+    return y.agent == "tma" or bool(y.release) or x.view is None or x.view.base.space is Space.GLOBAL
+
+
+def are_stores_by_tma(x: Access, y: Access) -> bool:
+    """Whether both write an array by TMA, which keeps no order between them."""
     return x.agent == y.agent == "bulk" and x.write and y.write
 
 

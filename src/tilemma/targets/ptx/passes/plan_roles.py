@@ -8,7 +8,7 @@ from math import prod
 
 from tilemma.ir import tile as t
 from tilemma.ir.effects import declared, name_of, written_views
-from tilemma.ir.expr import Binary, Expr, Index, cdiv, const, sub, substitute, value_of
+from tilemma.ir.expr import Binary, Index, cdiv, const, sub, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings, effective
 from tilemma.ir.ranges import interval
@@ -28,7 +28,8 @@ from tilemma.targets.ptx.passes.pipeline_model import (
     most_stages,
     registers_suffice,
 )
-from tilemma.targets.ptx.passes.promote_copies import promoted
+from tilemma.targets.ptx.passes.promote_copies import coefficient, promoted
+from tilemma.targets.ptx.passes.stage_results import staged_results
 from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
 
@@ -84,11 +85,41 @@ class BlockPlan:
         split, self.origin = split_tiles(replace(kernel, body=(replace(block, body=program),)))
         (whole,) = split.body
         assert isinstance(whole, t.Parallel)
-        self.program = whole.body
-        self.dependence = Dependence(self.program)
+        staged, stores = staged_results(whole.body, member, self.groups, self.facts, self.fresh)
+        if not stores or not self._staged(staged, stores, whole.body):
+            self._analyse(whole.body, log)
+
+    def _analyse(self, program: t.Body, log: list[Decision]) -> None:
+        """Rings and choice for ``program``.  Raises NotPipelined."""
+        self.program, self.log = program, log
+        self.dependence = Dependence(program)
         self.rings = self._rings()
         self.shared = self._shared()
         self.row, self.choice = self._choose()
+
+    def _staged(self, program: t.Body, stores: tuple[t.Store, ...], unstaged: t.Body) -> bool:
+        """Whether ``program``, which stages the results of ``stores``, leaves room for enough stages, or for as
+        many as ``unstaged``; then the plan is for it."""
+        log, said = self.log, list[Decision]()
+        try:
+            self._analyse(program, said)
+            stages = self.choice.stages
+            if stages < ENOUGH_STAGES:
+                self._analyse(unstaged, [])
+                if self.choice.stages > stages:
+                    return False
+                said.clear()
+                self._analyse(program, said)
+        except NotPipelined:
+            return False
+        if stages < max(ring.settings.stages or 0 for ring in self.rings):
+            return False
+        for store in stores:
+            text = "staged through shared memory, from where TMA writes whole rows"
+            said.append(Decision("pipeline", store.dst.base.name, text, span=store.span))
+        log += said
+        self.log = log
+        return True
 
     def _rings(self) -> list[Ring]:
         """The runs of adjacent copies that TMA can prefetch.  Raises NotPipelined if there are none."""
@@ -401,24 +432,6 @@ def _overlap(a: Ring, b: Ring) -> bool:
 def size_of(b: Buffer) -> int:
     """The bytes of one copy of ``b``."""
     return prod(value_of(e) or 0 for e in b.shape) * b.dtype.bits // 8
-
-
-def coefficient(e: Expr, name: str) -> int | None:
-    """The factor of index ``name`` in ``e``, if ``e`` is linear in it."""
-    if name not in names(e):
-        return 0
-    match e:
-        case Index():
-            return 1
-        case Binary(op="add" | "sub" as op, a=a, b=b):
-            x, y = coefficient(a, name), coefficient(b, name)
-            return None if x is None or y is None else x + y if op == "add" else x - y
-        case Binary(op="mul", a=a, b=b):
-            for factor, by in ((a, value_of(b)), (b, value_of(a))):
-                x = coefficient(factor, name)
-                if by is not None and x is not None:
-                    return x * by
-    return None
 
 
 def result_elements(block: t.Parallel) -> int:

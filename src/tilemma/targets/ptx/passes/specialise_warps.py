@@ -18,7 +18,7 @@ producer copies the first stages of a tile while the consumers store the one bef
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from functools import partial
 
@@ -48,7 +48,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.persistent_grid import TileLoop, clustered
 from tilemma.targets.ptx.passes.pipeline_model import is_profitable
 from tilemma.targets.ptx.passes.plan_roles import BY_HAND, BlockPlan, Ring, result_elements
-from tilemma.targets.ptx.passes.promote_copies import promoted
+from tilemma.targets.ptx.passes.promote_copies import promoted, reordered_stores
 from tilemma.targets.ptx.passes.warp_program import (
     NotPipelined,
     divided_copies,
@@ -130,7 +130,8 @@ class _Specialisation:
     def result(self) -> t.Op:
         producer = self._producer()
         consumer = divided_copies(self._consume(self.plan.program), self.plan.wg, self.plan.groups)
-        consumer = rewrite(consumer, self._store_by_tma)
+        reordered = reordered_stores(self.plan.program)
+        consumer = rewrite(consumer, lambda op: self._store_by_tma(op, reordered))
         shared = [op for op in walk(consumer) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED]
         consumer = rewrite(consumer, lambda op: () if any(op is x for x in shared) else op)
         return self._assembled(shared, producer, consumer)
@@ -213,9 +214,9 @@ class _Specialisation:
         trigger = t.TriggerEvent(EventRef(c.empty, slot), cluster=cluster, span=after.span)
         return [t.Commit(span=after.span), trigger, c.next(slot, after.span)]
 
-    def _store_by_tma(self, op: t.Op) -> t.Op:
+    def _store_by_tma(self, op: t.Op, reordered: Set[str]) -> t.Op:
         stores = isinstance(op, t.Copy) and op.dst.base.space is Space.GLOBAL and op.src.base.space is Space.SHARED
-        if not stores:
+        if not stores or (isinstance(op, t.Copy) and op.dst.base.name in reordered):
             return op
         assert isinstance(op, t.Copy)
         new = promoted(op, self.plan.facts)
