@@ -100,7 +100,7 @@ class _Unmarked:
 
 @cache
 def _names() -> dict[str, Any]:
-    return {**vars(e), **vars(ty), **vars(tile), **vars(lane), **dict.fromkeys(MARKERS, _Unmarked)}
+    return {**vars(plans), **vars(e), **vars(ty), **vars(tile), **vars(lane), **dict.fromkeys(MARKERS, _Unmarked)}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:

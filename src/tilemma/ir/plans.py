@@ -94,14 +94,28 @@ class FragmentPlan:
 
 
 @record
+class KOrder:
+    """Which elements along K each lane takes, where both operands of every multiply take the same.
+
+    The instruction gives lane q of a quad a pair of every 8 elements.  Here lane q of a quad takes ``run``
+    consecutive elements of each 4 * ``run``, and a register holds two of them that are ``distance`` apart in the 8
+    elements of which they are a part.
+    """
+
+    run: int
+    distance: int = 1
+
+
+@record
 class LoadPlan:
     """Decided way of a `Load`: "ldmatrix" (``atom`` names the record), "descriptor" (nothing to do), "shared"
     or "global" (scalar or vector loads of each lane's own elements), "metadata" (each lane its words of it),
     "widened" (vector loads of narrow elements, which are converted in pairs), "vectors" (each lane 16 bytes of its
-    rows)."""
+    rows).  ``k_order``: the last two may take K in an order of their own."""
 
     method: Literal["ldmatrix", "descriptor", "shared", "global", "metadata", "widened", "vectors"]
     atom: str = ""
+    k_order: KOrder | None = None
 
 
 @record

@@ -73,6 +73,87 @@ def test_narrow_operands_become_pairs(kind: str, t: str, depth: int, level: str,
         assert (c == expected).all(), target
 
 
+@pytest.mark.parametrize(
+    ("kind", "depth", "arch"), pairwise(NARROW, (32, 64, 96, 128), ("sm_80", "sm_90a")), ids=str
+)
+def test_a_lane_takes_neighbours_of_narrow_elements(kind: str, depth: int, arch: str) -> None:
+    """Both operands of mma.sync take K in another order: a lane's elements lie in its own words."""
+    ptx = widened.compile(arch, TA=kind, TB="f16", T="f16", K=depth, LEVEL="group").ptx
+    loads = re.findall(r"ld\.shared\.(?:v(\d)\.)?b32 \{?%narrow", ptx)
+    words = sum(int(n or 1) for n in loads)
+    bits = 4 if kind.endswith("4") else 8
+    # Of 64 and 16 rows, without the elements of the other lanes of a quad; and no ldmatrix.
+    if kind.startswith("f8") and arch == "sm_80":
+        assert words == 0
+    else:
+        assert words == (64 * bits + 16 * 16) * depth // 32 // 32 and "ldmatrix" not in ptx
+
+
+@tm.kernel
+def beside(
+    a: tm.Global["TA", 32, 64],
+    w: tm.Global["T", 32, 64],
+    b: tm.Global["T", 16, 64],
+    c: tm.Global["f32", 32, 16],
+    *,
+    TA="s4",
+    T="f16",
+    BOTH=False,
+    CHANGED="",
+):
+    for g in parallel(1, level="block"):
+        s, t, u = shared(TA, 32, 64), shared(T, 16, 64), shared(T, 32, 64)
+        dma.copy(a, s)
+        dma.copy(b, t)
+        dma.copy(w, u)
+        for p in parallel(1, level="group"):
+            mc = mma.fill(0.0, "f32")
+            ma, mb = mma.load(s, dtype=T), mma.load(t)
+            x = {"a": ma, "b": mb}.get(CHANGED)
+            if x is not None:
+                for i, j in tm.apply(x):
+                    x[i, j] = x[i, j] * (j % 3).astype(T)
+            mma.row.row(mc, ma, mb)
+            if BOTH:
+                mma.row.row(mc, mma.load(u), mb)
+            mma.store(mc, c)
+
+
+@pytest.mark.parametrize(("both", "changed"), [(True, ""), (False, "a"), (False, "b"), (True, "b")])
+@pytest.mark.parametrize("kind", ["s4", "f8_e4m3", "f16"])
+def test_an_operand_that_others_read_keeps_its_order(kind: str, both: bool, changed: str) -> None:
+    """Element loops see each element at its place, and a shared operand fits both multiplies."""
+    rng = np.random.default_rng(0)
+    a = every(kind, (32, 64)) if kind != "f16" else rng.integers(-4, 5, (32, 64)).astype(np.float16)
+    w, b = (rng.integers(-4, 5, (rows, 64)).astype(np.float16) for rows in (32, 16))
+    c = [np.zeros((32, 16), np.float32) for _ in range(2)]
+    for target, out in zip(("cpu", "machine"), c, strict=True):
+        beside.on(target)(a, w, b, out, TA=kind, T="f16", BOTH=both, CHANGED=changed)
+    np.testing.assert_allclose(c[1], c[0], rtol=1e-5)
+
+
+@tm.kernel
+def scaled_columns(a: tm.Global["f64", 16, 16], b: tm.Global["f64", 8, 16], out: tm.Global["f64", 16, 8]):
+    for _ in parallel(1, level="block"):
+        s, t = shared("f64", 16, 16), shared("f64", 8, 16)
+        dma.copy(a, s)
+        dma.copy(b, t)
+        for p in parallel(1, level="group"):
+            mc, ma = mma.fill(0.0, "f64"), mma.load(s)
+            for i, j in tm.apply(ma):
+                ma[i, j] = ma[i, j] * (j + 1).astype("f64")
+            mma.row.row(mc, ma, mma.load(t))
+            mma.store(mc, out)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_an_f64_operand_that_is_changed_keeps_its_order(arch: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b, out = rng.standard_normal((16, 16)), rng.standard_normal((8, 16)), np.zeros((16, 8))
+    scaled_columns.on("machine", arch=arch)(a, b, out)
+    np.testing.assert_allclose(out, (a * np.arange(1, 17)) @ b.T, rtol=1e-12)
+
+
 @tm.kernel
 def converted(
     a: tm.Global["TA", 128, "K"], c: tm.Global["T", 128, "K"], *, TA="s4", T="bf16", K=128, LEVEL="group", GROUPS=4

@@ -32,7 +32,7 @@ from tilemma.targets.ptx.lower.matrix import Matrix
 from tilemma.targets.ptx.lower.memory import matrix, place, shared_address
 from tilemma.targets.ptx.lower.metadata import load_metadata
 from tilemma.targets.ptx.lower.ownership import position
-from tilemma.targets.ptx.lower.widen import load_widened
+from tilemma.targets.ptx.lower.widen import load_runs, load_widened
 
 
 def is_transposed(lo: Lowering, name: str) -> bool:
@@ -61,10 +61,12 @@ def lower_load(lo: Lowering, op: tile.Load) -> None:
     lo.e.comment(f"load {op.fragment.name} <= {op.src.base.space} {op.src.base.name}, {how.method}")
     if how.method == "ldmatrix":
         _ldmatrix(lo, found, matrix(lo, op.src), transposed)
+    elif how.method == "vectors" and how.k_order is not None:
+        load_runs(lo, found, op.src, how.k_order)
     elif how.method == "vectors":
         _vectors(lo, found, op.src)
     elif how.method == "widened":
-        load_widened(lo, found, op.src, op.stored)
+        load_widened(lo, found, op.src, op.stored, how.k_order)
     else:
         _by_lane(lo, found, op.src, transposed, op.stored)
 

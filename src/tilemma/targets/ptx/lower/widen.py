@@ -15,7 +15,9 @@ from itertools import product
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.ir.lane import Imm, Reg, Vec
+from tilemma.ir.plans import KOrder
 from tilemma.ir.types import View
+from tilemma.records import record
 from tilemma.targets.ptx.lower.context import Lowering, RegisterTile
 from tilemma.targets.ptx.lower.convert import bits_of
 from tilemma.targets.ptx.lower.emitter import Emitter
@@ -26,40 +28,119 @@ from tilemma.targets.ptx.lower.ownership import Digit, position
 
 # Tables of lop3 (PTX ISA): (a and b) xor c, (a and b) or c.
 _AND_XOR, _AND_OR = 0x6A, 0xEA
+# Elements along K of which the instructions give each lane of a quad a pair.
+UNIT = 8
 # Of f16 and bf16: the bits of the smallest power of two whose last bit is worth 1, and its value.
 _UNIT = {"f16": (0x6400, 1024.0), "bf16": (0x4300, 128.0)}
 
 
-def load_widened(lo: Lowering, found: RegisterTile, src: View, have: DType) -> None:
-    """Fill ``found`` from the rows of ``src``, bytes with elements of ``have``."""
+def load_widened(lo: Lowering, found: RegisterTile, src: View, have: DType, order: KOrder | None) -> None:
+    """Fill ``found`` from the rows of ``src``, bytes with elements of ``have``, in ``order`` along K."""
     e, plan = lo.e, found.plan
-    operand = operand_of(plan)
-    origins = operand.matrices()
-    assert origins is not None and operand.pack == 2
-    rows, columns = operand.shape
-    first_row, first_col = warp_origin(lo, plan)
-    down, _ = position(lo, (Digit(2, 7, 1, 0),), lo.lane)
-    quad = Linear.of(e.pure("and.b32", "s32", e.register(lo.lane), Imm(3), hint="lane_quad"))
-    assert first_col == Linear(), "the units of a warp divide rows"
-    # The registers of each 8 elements, by row and number of the 8.
-    places: dict[tuple[int, int], Reg] = {}
-    for (i, j), (r, (row, col)) in product(found.regs, enumerate(origins)):
-        places[i * rows + row, (j * columns + col) // 8] = found.regs[i, j][r]
-    total = 1 + max(group for _, group in places)
+    lane = _Lane.of(lo, found)
+    places, total = lane.places, lane.units
     words = have.bits // 4
+    run = 1 if order is None else order.run // UNIT
     several = next(n for n in (4, 2, 1) if total * have.bits % (4 * n) == 0 and n >= words)
+    if order is not None:
+        several = run * words
     for row in dict.fromkeys(row for row, _ in places):
-        for first in range(0, total, several // words):
-            at = place(lo, src, (first_row + down + row, Linear(const=first * have.bits))).address
-            loaded = e.regs("narrow", "b32", several)
-            if several == 1:
-                e.do("ld.shared.b32", loaded, (at,))
+        for first in range(0, total, several // words * (1 if order is None else 4)):
+            column = Linear(const=first * have.bits)
+            if order is not None:
+                column += lane.quad * (run * have.bits)
+            loaded = _vector(lo, src, lane.row + row, column, several)
+            if order is None:
+                pairs = _pairs(e, loaded, lane.quad, have, plan.dtype)
             else:
-                e.do(f"ld.shared.v{several}.b32", (Vec(loaded),), (at,))
-            groups = range(first, first + several // words)
-            pairs = _pairs(e, loaded, quad, have, plan.dtype)
-            for group, pair in zip(groups, pairs, strict=True):
+                pairs = [
+                    x
+                    for i in range(0, several, words)
+                    for x in _own_pairs(e, loaded[i : i + words], have, plan.dtype)
+                ]
+            for group, pair in enumerate(pairs, first):
                 e.do("mov.b32", (places[row, group],), (pair,))
+
+
+def load_runs(lo: Lowering, found: RegisterTile, src: View, order: KOrder) -> None:
+    """Fill ``found`` from the rows of ``src``, elements of 16 bits, in ``order`` along K."""
+    e, lane, run = lo.e, _Lane.of(lo, found), order.run
+    for row in dict.fromkeys(row for row, _ in lane.places):
+        for first in range(0, lane.units, 4 * run // UNIT):
+            for i in range(run // UNIT):
+                column = lane.quad * run + (first * UNIT + i * UNIT)
+                words = _vector(lo, src, lane.row + row, column, 4)
+                if order.distance == 4:
+                    words = [
+                        _permuted(e, words[j], words[j + 2], Imm(selector, "b32"))
+                        for j in (0, 1) for selector in (0x5410, 0x7632)
+                    ]  # fmt: skip
+                for j, word in enumerate(words):
+                    e.do("mov.b32", (lane.places[row, first + 4 * i + j],), (word,))
+
+
+@record
+class _Lane:
+    """The part of a tile that a lane holds: its first ``row``, its number in the ``quad``, and the registers of
+    each 8 elements of a row, by row and number of the 8; there are ``units`` of them in a row."""
+
+    row: Linear
+    quad: Linear
+    places: dict[tuple[int, int], Reg]
+    units: int
+
+    @classmethod
+    def of(cls, lo: Lowering, found: RegisterTile) -> _Lane:
+        operand = operand_of(found.plan)
+        origins = operand.matrices()
+        assert origins is not None and operand.pack == 2
+        rows, columns = operand.shape
+        first_row, first_col = warp_origin(lo, found.plan)
+        down, _ = position(lo, (Digit(2, 7, 1, 0),), lo.lane)
+        quad = Linear.of(lo.e.pure("and.b32", "s32", lo.e.register(lo.lane), Imm(3), hint="lane_quad"))
+        assert first_col == Linear(), "the units of a warp divide rows"
+        places = {}
+        for (i, j), (r, (row, col)) in product(found.regs, enumerate(origins)):
+            places[i * rows + row, (j * columns + col) // UNIT] = found.regs[i, j][r]
+        return cls(first_row + down, quad, places, 1 + max(unit for _, unit in places))
+
+
+def _vector(lo: Lowering, src: View, row: Linear, column: Linear, words: int) -> Sequence[Reg]:
+    """So many words of ``src`` from an element on."""
+    at = place(lo, src, (row, column)).address
+    loaded = lo.e.regs("narrow", "b32", words)
+    if words == 1:
+        lo.e.do("ld.shared.b32", loaded, (at,))
+    else:
+        lo.e.do(f"ld.shared.v{words}.b32", (Vec(loaded),), (at,))
+    return loaded
+
+
+def _own_pairs(e: Emitter, words: Sequence[Reg], have: DType, want: DType) -> list[Reg]:
+    """The pairs of a lane's own 8 elements, in one word of 4-bit elements or two of 8-bit ones: those that are 4
+    apart, or neighbours."""
+    if have.bits == 4:
+        return _own_nibbles(e, words[0], have.kind == "int", want)
+    if have.is_float:
+        halves = [x for w in words for x in (w, e.pure("shr.u32", "b32", w, Imm(16), hint="upper"))]
+        return [_floats(e, x, have, want) for x in halves]
+    both = [_permuted(e, w, Imm(0, "b32"), Imm(selector, "b32")) for w in words for selector in (0x1100, 0x3322)]
+    return [_bytes(e, x, have.kind == "int", want) for x in both]
+
+
+def _own_nibbles(e: Emitter, word: Reg, signed: bool, want: DType) -> list[Reg]:
+    """Elements n and n + 4 of a word, in the same bits of its halves."""
+    unit, value = _UNIT[want.name]
+    table, away = (_AND_XOR, 8) if signed else (_AND_OR, 0)
+    found = []
+    for shift in range(0, 16, 4):
+        # An f16 has room for 4 bits more: there an element is worth 16 times as much.
+        up = 4 if want == dtypes.f16 and shift % 8 else 0
+        low = word if shift == up else e.pure("shr.u32", "b32", word, Imm(shift - up), hint="nibbles")
+        raised = _logic(e, low, 0xF << up, unit | away << up, table)
+        scale = 0.5**up
+        found.append(_times(e, raised, scale, -(value * scale + away), want))
+    return found
 
 
 def _pairs(e: Emitter, words: Sequence[Reg], quad: Linear, have: DType, want: DType) -> list[Reg]:
@@ -86,18 +167,41 @@ def _logic(e: Emitter, a: Reg, mask: int, other: int, table: int) -> Reg:
     return e.pure("lop3.b32", "b32", a, *operands, hint="raised")
 
 
+def _pair(e: Emitter, low: float, high: float, t: DType) -> Reg:
+    bits = bits_of(low, t) | bits_of(high, t) << 16
+    return e.pure("mov.b32", "b32", Imm(bits, "b32"), hint="pair", uniform=True)
+
+
 def _twice(e: Emitter, value: float, t: DType) -> Reg:
-    return e.pure("mov.b32", "b32", Imm(bits_of(value, t) * 0x10001, "b32"), hint="pair", uniform=True)
+    return _pair(e, value, value, t)
 
 
 def _less(e: Emitter, raised: Reg, away: float, t: DType) -> Reg:
     """A pair minus a constant; the difference is exact."""
-    return e.pure(f"fma.rn.{t.ptx}x2", "b32", raised, _twice(e, 1.0, t), _twice(e, -away, t), hint="wide")
+    return _times(e, raised, 1.0, -away, t)
+
+
+def _times(e: Emitter, pair: Reg, factor: float, more: float, t: DType) -> Reg:
+    return _fma(e, pair, _twice(e, factor, t), _twice(e, more, t), t)
+
+
+def _fma(e: Emitter, a: Reg, b: Reg, c: Reg, t: DType) -> Reg:
+    return e.pure(f"fma.rn.{t.ptx}x2", "b32", a, b, c, hint="wide")
 
 
 def _nibbles(e: Emitter, words: Sequence[Reg], quad: Linear, signed: bool, want: DType) -> list[Reg]:
     """Lane q of a quad has byte q of each word: two neighbouring elements, the first in the low bits."""
     unit, value = _UNIT[want.name]
+    table, away = (_AND_XOR, 8) if signed else (_AND_OR, 0)
+    if want == dtypes.f16:
+        # The byte in both halves: there is room for its upper element, which is worth 16 times as much.
+        chosen = e.register(quad * 0x101 + 0x4040, hint="byte_of_lane")
+        factors = _pair(e, 1.0, 0.0625, want)
+        offsets = _pair(e, -value - away, -value / 16 - away, want)
+        mask, other = Imm(0xF0000F, "b32"), Imm((unit | away << 4) << 16 | unit | away, "b32")
+        bytes_ = [_permuted(e, word, Imm(0, "b32"), chosen) for word in words]
+        raised = [e.pure("lop3.b32", "b32", x, mask, other, Imm(table), hint="raised") for x in bytes_]
+        return [_fma(e, x, factors, offsets, want) for x in raised]
     chosen = e.register(quad + 0x4440, hint="byte_of_lane")
     found = []
     for word in words:
@@ -105,11 +209,8 @@ def _nibbles(e: Emitter, words: Sequence[Reg], quad: Linear, signed: bool, want:
         # The byte, and again 12 bits higher: its upper element starts the upper half. The multiplication leaves
         # the units of prmt and lop3 free, which are half as fast as those of fma and have most of the work.
         both = e.pure("mul.lo.u32", "b32", own, Imm(0x1001, "b32"), hint="both")
-        if signed:
-            # The flipped sign bit is 8 more than the element.
-            found.append(_less(e, _logic(e, both, 0xF, unit | 8, _AND_XOR), value + 8, want))
-        else:
-            found.append(_less(e, _logic(e, both, 0xF, unit, _AND_OR), value, want))
+        # The flipped sign bit is 8 more than the element.
+        found.append(_less(e, _logic(e, both, 0xF, unit | away, table), value + away, want))
     return found
 
 
@@ -121,7 +222,7 @@ def _bytes(e: Emitter, both: Reg, signed: bool, want: DType) -> Reg:
         return _less(e, _logic(e, both, 0xFF, unit, _AND_OR), value, want)
     # A bf16 has room for 7 bits. The sign bit, in the place of the last bit of the exponent, makes 256 of 128.
     size, sign = _logic(e, both, 0x7F, unit, _AND_OR), _logic(e, both, 0x80, unit, _AND_OR)
-    return e.pure("fma.rn.bf16x2", "b32", sign, _twice(e, -1.0, want), size, hint="wide")
+    return _fma(e, sign, _twice(e, -1.0, want), size, want)
 
 
 def _floats(e: Emitter, both: Reg, have: DType, want: DType) -> Reg:

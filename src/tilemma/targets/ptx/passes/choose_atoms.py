@@ -24,8 +24,9 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes.atom_refusals import FragmentLayouts, NoInstruction, TileTooLarge
 from tilemma.targets.ptx.passes.contraction_work import Choice, Work, components, work_of
 from tilemma.targets.ptx.passes.element_tiles import element_plans
+from tilemma.targets.ptx.passes.k_orders import k_orders
 from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
-from tilemma.targets.ptx.passes.load_plans import load_plan, vector_operands
+from tilemma.targets.ptx.passes.load_plans import load_plan
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, holds, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
 from tilemma.targets.ptx.target import Target
@@ -431,7 +432,7 @@ def _named_operands(works: list[Work], chosen: dict[int, Choice]) -> dict[int, M
 def _decided(
     kernel: Kernel, chosen: dict[int, Choice], named: dict[int, Mma], plans: dict[str, FragmentPlan], arch: str
 ) -> Kernel:
-    vectors = vector_operands(kernel, {n: (c.atom, c.tiles[2], named[n]) for n, c in chosen.items()})
+    orders = k_orders(kernel, {n: (c.atom, c.tiles[2], named[n]) for n, c in chosen.items()}, plans, arch)
     operands = ((x, m.contract, i) for m in named.values() for i, x in enumerate((m.a, m.b)))
     transposed = {
         x.name: (c.a_transposed, c.b_transposed)[i] for x, c, i in operands if isinstance(x, FragmentRef)
@@ -439,7 +440,7 @@ def _decided(
 
     def load(op: Load) -> Load:
         name = op.fragment.name
-        return replace(op, plan=load_plan(op, plans[name], transposed.get(name, False), arch, name in vectors))
+        return replace(op, plan=load_plan(op, plans[name], transposed.get(name, False), arch, orders.get(name)))
 
     def decide(op: Op) -> Op | tuple[Op, ...]:
         match op:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tilemma import dtypes
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.atoms.atom import arch_number
 from tilemma.dtypes import DType
-from tilemma.ir.plans import FragmentPlan, LoadPlan
-from tilemma.ir.tile import FragmentRef, Kernel, Load, Mma
+from tilemma.ir.plans import FragmentPlan, KOrder, LoadPlan
+from tilemma.ir.tile import Load
 from tilemma.ir.types import Space, View
-from tilemma.ir.walk import walk
 from tilemma.passes.contraction import stored
 from tilemma.targets.ptx.passes.shared_views import ldmatrix_rule, vector_rule
 
@@ -33,40 +30,12 @@ def in_vectors(view: View, transposed: bool) -> bool:
     return along and operand is not None and vector_rule(operand.view) is None
 
 
-def vector_operands(kernel: Kernel, chosen: Mapping[int, tuple[MmaAtom, int, Mma]]) -> set[str]:
-    """The operands whose lanes load 16 bytes along K at a time: of multiplies on the CUDA cores, and of f64.
-
-    A lane of the f64 instructions has every fourth element along K.  A sum over K may be taken in any order: where
-    both operands are loaded so, it takes neighbours instead.  ``chosen``: for the identity of each multiply, its
-    instruction, how many along K, and the multiply with names of its operands.
-    """
-    views: dict[str, list[View]] = {}
-    for op in walk(kernel.body):
-        if isinstance(op, Load):
-            views.setdefault(op.fragment.name, []).append(op.src)
-    pairs: list[tuple[bool, tuple[str, str]]] = []
-    for op in walk(kernel.body):
-        if not isinstance(op, Mma) or id(op) not in chosen:
-            continue
-        atom, tiles, m = chosen[id(op)]
-        names, fits = [], atom.kind == "fma"
-        if atom.a.dtype.bits == 64 and atom.kind == "mma.sync":
-            fits = tiles * atom.shape[2] % 8 == 0
-        for x, ref, t in ((op.a, m.a, m.contract.a_transposed), (op.b, m.b, m.contract.b_transposed)):
-            sources = [x] if isinstance(x, View) else views.get(x.name, [])
-            fits = fits and bool(sources) and all(in_vectors(v, t) for v in sources)
-            names.append(ref.name if isinstance(ref, FragmentRef) else "")
-        pairs.append((fits, (names[0], names[1])))
-    refused = {n for fits, names in pairs if not fits for n in names}
-    while any(refused & set(names) and not refused >= set(names) for _, names in pairs):
-        refused |= {n for _, names in pairs if refused & set(names) for n in names}
-    return {n for _, names in pairs for n in names} - refused
-
-
-def load_plan(load: Load, plan: FragmentPlan, transposed: bool, arch: str, vectors: bool) -> LoadPlan:
+def load_plan(
+    load: Load, plan: FragmentPlan, transposed: bool, arch: str, order: KOrder | None = None
+) -> LoadPlan:
     """How ``load`` fills its fragment; ``transposed``: its K axis comes first.
 
-    ``vectors``: it may take K in an order of its own, because the other operand does so too.
+    ``order``: that of its elements along K (`k_orders`).
     """
     if plan.residence == "shared":
         return LoadPlan("descriptor")
@@ -83,11 +52,11 @@ def load_plan(load: Load, plan: FragmentPlan, transposed: bool, arch: str, vecto
         # Registers of an accumulator of 16 bits hold pairs along its rows, as those of operands do along K.
         pairs = atom.operands["C"].matrices() if plan.role == "C" else matrices
         fits = rows and pairs is not None and widens(load.stored, load.element, arch)
-        return LoadPlan("widened" if fits else "shared")
+        return LoadPlan("widened", k_order=order) if fits else LoadPlan("shared")
     if operand is None or operand.major is None:
         return LoadPlan("shared")
-    if vectors and plan.role in ("A", "B") and in_vectors(load.src, transposed):
-        return LoadPlan("vectors")
+    if order is not None:
+        return LoadPlan("vectors", k_order=order if order.run else None)
     if matrices is None:
         return LoadPlan("shared")
     trans = operand.major == "MN"
