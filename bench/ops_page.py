@@ -1,6 +1,7 @@
 """Writes the tables of `ops.matmul` in README.md and docs/ops.md, and docs/performance/ops.svg, from
-docs/performance/ops.json (`python bench/ops.py --json docs/performance/ops.json`), and the table of the other
-products in docs/ops.md from ops_types.json (`bench/ops_types.py`): python bench/ops_page.py."""
+docs/performance/ops.json (`python bench/ops.py --json docs/performance/ops.json`), and the tables of the other
+products in docs/ops.md from ops_types.json (`bench/ops_types.py`) and ops_forms.json (`bench/ops_forms.py`):
+python bench/ops_page.py."""
 
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ PICTURE = DATA.with_suffix(".svg")
 PAGES = (ROOT / "README.md", ROOT / "docs" / "ops.md")
 TYPES = DATA.with_name("ops_types.json")
 TYPES_BEGIN = "<!-- bench/ops_types.py -->"
+FORMS = DATA.with_name("ops_forms.json")
+FORMS_BEGIN = "<!-- bench/ops_forms.py -->"
+# Networks, of whose many layers the table has those that are slower than the vendor's.
+NETWORKS = ("resnet", "u-net")
 REGIMES = ("flushed", "graph", "steady")
 BEGIN, END = "<!-- bench/ops_page.py -->", "<!-- end -->"
 
@@ -80,6 +85,29 @@ def types_table(data: dict[str, Any]) -> str:
     return "\n".join([*lines, "", "; ".join(notes + [f"failed: {', '.join(failed)}"] * bool(failed)) + "."])
 
 
+def forms_table(data: dict[str, Any]) -> str:
+    """The products of `bench/ops_forms.py` beside their peers; of networks the layers below 1.00."""
+    lines = ["| group | product | us | TFLOP/s | peers, us | ratio |", "|---|---|---|---|---|---|"]
+    rows = [r for r in data["rows"] if not r["error"]]
+    for row in rows:
+        if row["group"] in NETWORKS and row["ratio"] >= 1:
+            continue
+        peers = ", ".join(f"{name} {us:.1f}" for name, us in row["peers"].items())
+        speed = row["flops"] / row["mine"] / 1e6
+        cells = [row["group"], row["name"], f"{row['mine']:.1f}", f"{speed:.0f}", peers, f"{row['ratio']:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    notes = [
+        f"{data['device']}, {data['date']}, torch {data['torch']}, CUDA {data['cuda']}, ptxas {data['ptxas']}"
+    ]
+    for group in NETWORKS:
+        found = [r["ratio"] for r in rows if r["group"] == group]
+        if found:
+            mean = f"geometric mean {geometric_mean(found):.3f}"
+            notes.append(f"{group}: {len(found)} layers, {mean}, lowest {min(found):.3f}")
+    failed = [r["name"] for r in data["rows"] if r["error"]]
+    return "\n".join([*lines, "", "; ".join(notes + [f"failed: {', '.join(failed)}"] * bool(failed)) + "."])
+
+
 def picture(data: dict[str, Any]) -> str:
     """Ratios as bars, one for each product and regime, as SVG."""
     colors = {"flushed": "#26c", "graph": "#283", "steady": "#b80"}
@@ -128,6 +156,8 @@ def main() -> int:
     PICTURE.write_text(picture(data))
     page, types = PAGES[1], json.loads(TYPES.read_text())
     page.write_text(rewritten(page.read_text(encoding="utf-8"), types_table(types), TYPES_BEGIN), encoding="utf-8")
+    forms = forms_table(json.loads(FORMS.read_text()))
+    page.write_text(rewritten(page.read_text(encoding="utf-8"), forms, FORMS_BEGIN), encoding="utf-8")
     return 0
 
 

@@ -195,6 +195,17 @@ def test_the_page_of_types_shows_first_what_is_slower() -> None:
     assert "| s8 | slow | 2.0 | 1 | 0.50 | 0.900 | 0.500 |" in text and "lowest 0.800" in text
 
 
+def test_the_page_of_forms_shows_the_layers_that_are_slower() -> None:
+    about = {"device": "a GPU", "date": "today", "torch": "2", "cuda": "13", "ptxas": "13.5"}
+    row = {"flops": 2e6, "mine": 2.0, "peers": {"cuDNN": 3.0, "other": 4.0}, "ratio": 1.5, "error": ""}
+    layers = [{**row, "group": "resnet", "name": n, "ratio": r} for n, r in (("fast", 1.25), ("slow", 0.8))]
+    rows = [{**row, "group": "gated", "name": "512^3"}, *layers, {**row, "name": "broken", "error": "why"}]
+    text = ops_page.forms_table({**about, "rows": rows})
+    assert "| gated | 512^3 | 2.0 | 1 | cuDNN 3.0, other 4.0 | 1.500 |" in text and "| slow |" in text
+    assert "fast" not in text and "resnet: 2 layers, geometric mean 1.000, lowest 0.800" in text
+    assert "failed: broken" in text
+
+
 def test_ratios_of_the_readme() -> None:
     """The table is what the recorded run says."""
     readme = (performance_page.ROOT / "README.md").read_text(encoding="utf-8")

@@ -119,21 +119,15 @@ def padded_images(
     THREADS=128,
 ):
     """dst = src with zeros around each image, and for further channels."""
-    images, H, W, C = src.shape
-    high, wide = dst.shape[1], dst.shape[2]
+    images, high, wide, _ = dst.shape
     for image, row, chunk in parallel(images, high, cdiv(wide, THREADS), level="block", overlap=True):
         for lane in parallel(THREADS, level="thread"):
             column = chunk * THREADS + lane
-            y, x = row - PADDING_H, column - PADDING_W
-            inside = (y >= 0) & (y < H) & (x >= 0) & (x < W)
+            pixel = tm.local(T, CHANNELS)
             with tm.if_(column < wide):
-                # All are read before the first is written: reads wait for memory together.
-                values = [
-                    tm.var(tm.select(inside & (c < C), src[image, tm.math.max(y, 0), tm.math.max(x, 0), c], 0.0))
-                    for c in range(CHANNELS)
-                ]
-                for c, value in enumerate(values):
-                    dst[image, row, column, c] = value
+                there = src.view(1, 1, 1, CHANNELS).from_(image, row - PADDING_H, column - PADDING_W, 0)
+                dma.copy(there.sqz(), pixel)
+                dma.copy(pixel, dst.view(1, 1, 1, CHANNELS).from_(image, row, column, 0).sqz())
 
 
 @tm.kernel
