@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tilemma.lang.storage import global_, local, shared, var
     from tilemma.lang.views import full
     from tilemma.measure import autotune, bench, report
-    from tilemma.modules import load
+    from tilemma.modules import load, loads
     from tilemma.quantized import Quantized, quantize
 
 __version__ = "0.1.0"
@@ -73,7 +73,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "print": ("tilemma.lang.diagnostics", "print_"),
     **{n: ("tilemma.errors", n) for n in ("CompileError", "LaunchError", "TilemmaError", "ToolError")},
     **{n: ("tilemma.kernels", n) for n in ("Kernel", "kernel")},
-    "load": ("tilemma.modules", "load"),
+    **{n: ("tilemma.modules", n) for n in ("load", "loads")},
     "atoms": ("tilemma.atoms", "catalogue"),
     "instruction": ("tilemma.instructions", "instruction"),
     "ops": ("tilemma.ops", None),
@@ -92,13 +92,73 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 
 # `print` and `math` stay out of `from tilemma import *`: they would hide Python's.
 __all__ = [
-    "Bool", "CompileError", "Double", "Float", "Global", "Int", "Int64", "Kernel", "LaunchError", "Pipeline",
-    "Quantized", "Scalar", "Tile", "TilemmaError", "ToolError", "Value", "apply", "assert_", "atomic", "atoms",
-    "autotune", "bench", "bound", "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event",
-    "export", "foreach", "full", "global_", "if_", "instruction", "inthreads", "kernel", "lane", "load",
-    "load_matrix_a", "load_matrix_b", "load_matrix_c", "load_matrix_e", "local", "machine", "mma", "ops",
-    "parallel", "quantize", "report", "select", "shared", "sparse", "store_matrix_d", "swap", "sync", "targets",
-    "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
+    "Bool",
+    "CompileError",
+    "Double",
+    "Float",
+    "Global",
+    "Int",
+    "Int64",
+    "Kernel",
+    "LaunchError",
+    "Pipeline",
+    "Quantized",
+    "Scalar",
+    "Tile",
+    "TilemmaError",
+    "ToolError",
+    "Value",
+    "apply",
+    "assert_",
+    "atomic",
+    "atoms",
+    "autotune",
+    "bench",
+    "bound",
+    "break_",
+    "cdiv",
+    "compose",
+    "continue_",
+    "dma",
+    "dtypes",
+    "else_",
+    "event",
+    "export",
+    "foreach",
+    "full",
+    "global_",
+    "if_",
+    "instruction",
+    "inthreads",
+    "kernel",
+    "lane",
+    "load",
+    "load_matrix_a",
+    "load_matrix_b",
+    "load_matrix_c",
+    "load_matrix_e",
+    "loads",
+    "local",
+    "machine",
+    "mma",
+    "ops",
+    "parallel",
+    "quantize",
+    "report",
+    "select",
+    "shared",
+    "sparse",
+    "store_matrix_d",
+    "swap",
+    "sync",
+    "targets",
+    "testing",
+    "tma",
+    "trigger",
+    "ubound",
+    "var",
+    "wait",
+    "while_",
 ]  # fmt: skip
 
 
@@ -106,7 +166,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         from tilemma.ir.spellings import python_form
 
-        form = "" if name.startswith("_") else python_form(name)
+        form = "" if name.startswith("_") else python_form(name) or _element_type(name)
         message = f"module 'tilemma' has no attribute {name!r}" + (f"; {form}" if form else "")
         raise AttributeError(message, name=name, obj=sys.modules[__name__])
     from tilemma.forking import collection_paused
@@ -119,6 +179,14 @@ def __getattr__(name: str) -> Any:
         value = getattr(value, attribute)
     globals()[name] = value
     return value
+
+
+def _element_type(name: str) -> str:
+    """`write ...` for the name of an element type, such as ``float16``."""
+    from tilemma.dtypes import BY_NAME, named_elsewhere
+
+    found = name if name in BY_NAME else named_elsewhere(name)
+    return f'write "{found}": element types are texts' if found else ""
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ in array libraries, its DLPack code, the data type of a tensor map, the rounding
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import fields
 from math import ldexp
 from typing import Any, Literal
@@ -311,6 +312,29 @@ def from_numpy(t: Any) -> DType | None:
 def from_library(name: str) -> DType | None:
     """The type that array libraries call ``name`` (``float16``, ``bfloat16``), or None."""
     return next((d for d in BY_NAME.values() if d.library_name == name and not d.stored), None)
+
+
+_ELSEWHERE = {
+    "brain": "bf16", "bf": "bf16", "bfp": "bf16", "single": "f32", "long": "s64", "short": "s16", "char": "s8",
+    "unsigned": "u32", "uint": "u32", "size": "u64", "byte": "u8", "e4m3fn": "f8_e4m3", "f8e4m3": "f8_e4m3",
+    "fp8e4m3": "f8_e4m3", "f8e5m2": "f8_e5m2", "fp8e5m2": "f8_e5m2", "boolean": "bool", "bit": "b1",
+    "nvbfloat16": "bf16",
+    "longlong": "s64", "unsignedint": "u32", "unsignedchar": "u8", "unsignedlonglong": "u64", "half2": "f16",
+}  # fmt: skip
+_WIDTHS = re.compile(r"(fp|float|f|int|i|s|uint|u|bfloat)(\d+)")
+_LETTERS = {"fp": "f", "float": "f", "int": "s", "i": "s", "uint": "u", "bfloat": "bf"}
+
+
+def named_elsewhere(name: str) -> str:
+    """Our name of the type that an array library, C++, LLVM or Triton calls ``name`` (`torch.float16`, `uint8_t`,
+    `fp32`, `i64`); empty if there is none."""
+    bare = name.rpartition(".")[2].strip("_").removesuffix("_t")
+    if (found := from_library(bare)) is not None:
+        return str(found)
+    bare = bare.lower().replace("_", "").replace(" ", "")
+    width = _WIDTHS.fullmatch(bare)
+    made = _LETTERS.get(width[1], width[1]) + width[2] if width else _ELSEWHERE.get(bare, "")
+    return made if made in BY_NAME else ""
 
 
 def library_names() -> tuple[str, ...]:

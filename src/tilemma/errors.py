@@ -414,6 +414,8 @@ def described(value: object) -> str:
     """``value`` in an error: its type, and itself where that is short and runs no code of others."""
     if value is None or isinstance(value, bool):
         return str(value)
+    if isinstance(said := getattr(type(value), "article", None), str):
+        return said  # a value of a kernel: `a tile`
     name = type(value).__name__
     article = "an" if name[:1].lower() in "aeiou" else "a"
     if type(value) not in (int, float, str, bytes):

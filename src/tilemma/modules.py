@@ -103,15 +103,34 @@ def load(path: str | Path, defines: Mapping[str, Any] | None = None) -> Module:
 
     Raises CannotRead for a file that cannot be read, and the front end's errors.
     """
-    text = read_source("load", path).decode("utf-8", "strict")
+    if isinstance(path, str) and "\n" in path:
+        raise WrongArgumentType(
+            function="load", name="path", got="a text of several lines", wanted="the path of a file"
+        )
+    return _loaded("load", read_source("load", path).decode("utf-8", "strict"), str(path), defines)
+
+
+@shows_user_frames
+def loads(text: str, defines: Mapping[str, Any] | None = None, *, name: str = "text.co") -> Module:
+    """The kernels of a `.co` program that is a text, for notebooks: ``name`` stands for its file in errors.
+
+    Raises the front end's errors.
+    """
+    for argument, value in (("text", text), ("name", name)):
+        if not isinstance(value, str):
+            raise WrongArgumentType(function="loads", name=argument, got=described(value), wanted="a text")
+    return _loaded("loads", text, name, defines)
+
+
+def _loaded(function: str, text: str, path: str, defines: Mapping[str, Any] | None) -> Module:
     if defines is not None and not (isinstance(defines, Mapping) and all(isinstance(n, str) for n in defines)):
         raise WrongArgumentType(
-            function="load", name="defines", got=described(defines), wanted="a mapping from names to values"
+            function=function, name="defines", got=described(defines), wanted="a mapping from names to values"
         )
-    warn_of_direction(str(path), text)
+    warn_of_direction(path, text)
     with collection_paused():
-        file = File(text, str(path), dict(defines or {}))
-    return Module(str(path), {name: Kernel(TextSource(file, name)) for name in file.kernels}, file.notes)
+        file = File(text, path, dict(defines or {}))
+    return Module(path, {name: Kernel(TextSource(file, name)) for name in file.kernels}, file.notes)
 
 
 def load_python(path: str | Path) -> Module:

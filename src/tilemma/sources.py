@@ -49,7 +49,9 @@ def read_source(function: str, path: str | Path) -> bytes:
     Raises CannotRead, NotText, WrongArgumentType.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise WrongArgumentType(function=function, name="path", got=described(path), wanted="the path of a file")
+        in_memory = isinstance(getattr(type(path), "article", None), str)
+        wanted = "the path of a file" + ("; tiles are loaded by `mma.load(tile)`" if in_memory else "")
+        raise WrongArgumentType(function=function, name="path", got=described(path), wanted=wanted)
     data = read_regular(path, MAX_FILE)
     try:
         data.decode("utf-8")

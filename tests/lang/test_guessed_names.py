@@ -80,8 +80,8 @@ def test_a_guess_is_answered_with_the_right_spelling(do, advice):
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("t = expf(t);", "`__exp`"),
-        ("t = fmaxf(t, 0.0f);", "`__max`"),
+        ("t = expf(t);", "`__exp(a)`"),
+        ("t = fmaxf(t, 0.0f);", "`__max(a, b)`"),
         ("t = __leaky_relu(t);", "select(a > 0.0, a, a * 0.01)"),
         ("__syncthreads();", "sync.barrier : block;"),
         ("int z = threadIdx.x;", "parallel b by n : block"),

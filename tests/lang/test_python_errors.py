@@ -26,7 +26,7 @@ FRAG = "mc = mma.frag('f32', 16, 16, init=0.0)"
 STATEMENTS = [
     # scalars
     ("x = «a[0, 0] + 'b'»", "wrong-value", "a Python str"),
-    ("x = «a + 1»", "wrong-value", "take elements"),
+    ("«a[0, 0]» = a + 1", "wrong-value", "arithmetic on tiles in memory, without a register tile"),
     ("x = «n / 2»", "wrong-value", "write `//`"),
     ("x = «a[0, 0] & 1»", "wrong-value", "integers, or conditions"),
     ("x = «~a[0, 0]»", "wrong-value", "compare first"),
@@ -61,7 +61,15 @@ STATEMENTS = [
         "wrong-arity",
         "fragment, dst, and the keywords transp=, rows=, columns=",
     ),
-    ("x = «tm.math.exp(a)»", "wrong-value", "a tile"),
+    ("«a[0, 0]» = tm.math.exp(a)", "wrong-value", "arithmetic on tiles in memory"),
+    ("x = «(a + 1).sum»(axis=1)", "wrong-value", "tile.sum(axis=1)"),
+    ("for i in «foreach(range(2, 5))»: pass", "wrong-value", "`foreach(5, start=2, step=1)`"),
+    ("for i in «parallel(4, 'thread')»: pass", "wrong-value", '`parallel(n, level="thread")`'),
+    ("x = «mma.load(a, 'f16')»", "wrong-value", 'dtype="f16"'),
+    ("x = «dma.copy(a, 'shared')»", "not-a-tile", 'to="shared"'),
+    ("x = «shared(16, 16)»", "unknown-dtype", "element type first"),
+    ("x = «shared('fp16', 16)»", "unknown-dtype", "`f16`"),
+    ("x = «shared('torch.bfloat16', 16)»", "unknown-dtype", "`bf16`"),
     ("«tm.math.maximum»(n, p)", "wrong-member", "write `tm.math.max(a, b)`"),
     ("«tm.math(n)»", "wrong-value", "`tm.math.exp(x)`"),
     # objects that hold functions

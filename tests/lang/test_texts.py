@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import linecache
 import os
 import pickle
 import subprocess
@@ -154,3 +155,33 @@ def test_tracebacks_show_the_frames_of_the_program(
 def test_a_pipe_cannot_be_read_again() -> None:
     said = python("-", text=PROGRAM)
     assert "no-kernel-source" in said and "redirect it, `python - < kernel.py`" in said
+
+
+def test_what_is_typed_at_the_prompt_of_python_3_13_is_found(monkeypatch):
+    """These versions keep it by code object, under a file name of its own."""
+    typed = {
+        "<python-input-6>": "def doubled(x, i):\n    for _ in tm.foreach(2):\n        x[i] = x[i] * 2.0\n",
+        "<stdin-5>": "def k(x: tm.Global['f32', 8]):\n    for i in tm.parallel(8, level='thread'):\n        doubled(x, i)\n",
+    }
+    kept = lambda code: typed.get(code.co_filename, "").splitlines(keepends=True)  # noqa: E731
+    monkeypatch.setattr(linecache, "_getlines_from_code", kept, raising=False)
+    scope = {"tm": tm}
+    for name in typed:
+        exec(compile(typed[name], name, "exec"), scope)
+    x = np.ones(8, np.float32)
+    tm.kernel(scope["k"])(x)
+    assert (x == 4).all()
+    assert linecache.getline("<stdin-5>", 1).startswith("def k")
+
+
+def test_a_helper_typed_at_a_prompt_is_read_too():
+    """Its text is no file, and it keeps its name: the frame that runs cannot be renamed."""
+    text = (
+        "def twice(x, i):\n    for _ in tm.foreach(2):\n        x[i] = x[i] * 2.0\n"
+        "@tm.kernel\ndef k(x: tm.Global['f32', 8]):\n    for i in tm.parallel(8, level='thread'):\n        twice(x, i)\n"
+    )
+    scope = {"tm": tm, "__name__": "typed"}
+    exec(compile(text, "<string>", "exec"), scope)
+    x = np.ones(8, np.float32)
+    scope["k"](x)
+    assert (x == 4).all()

@@ -145,3 +145,61 @@ def test_a_refused_spelling_names_the_right_one(spelling, fix: str) -> None:
     with pytest.raises((tm.CompileError, AttributeError)) as caught:
         refused.build()
     assert fix in str(caught.value)
+
+
+@tm.kernel
+def memory(
+    x: tm.Global["f32", 32, 16],
+    row: tm.Global["f32", 16],
+    column: tm.Global["f32", 32, 1],
+    out: tm.Global["f32", 5, 32, 16],
+):
+    for _ in parallel(1, level="block"):
+        for w in parallel(2, level="group"):
+            t = mma.frag("f32", 16, 16, init=0.0)
+            mma.load(x.chunkat(w, full), t)
+            here, whole = column.subspan(16, 1).at(w, 0), x.chunkat(w, full)
+            for i, e in enumerate((
+                t * (row * row + 1.0),
+                t - abs(whole) ** 2,
+                tm.math.exp(-row) + t,
+                select((row > 0.0) & (here < 0.5), t, -1.0),
+                tm.math.max(2.0**here, t),
+            )):  # fmt: skip
+                mma.store(e, out.subspan(1, 32, 16).at(i, 0, 0).span_as(32, 16).chunkat(w, full))
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+def test_arithmetic_on_memory_beside_a_register_tile(target: str) -> None:
+    rng = np.random.default_rng(3)
+    x, row, column = (rng.standard_normal(s).astype(np.float32) for s in ((32, 16), 16, (32, 1)))
+    out = np.zeros((5, 32, 16), np.float32)
+    (memory if target == "cpu" else memory.on("machine", arch=target))(x, row, column, out)
+    chosen = np.where((row > 0) & (column < 0.5), x, -1)
+    wanted = [x * (row * row + 1), x - x * x, np.exp(-row) + x, chosen, np.maximum(2**column, x)]
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_arithmetic_on_memory_is_refused_where_the_memory_may_have_changed() -> None:
+    @tm.kernel
+    def stale(x: tm.Global["f32", 16, 8], row: tm.Global["f32", 8]):
+        for _ in parallel(1, level="block"):
+            for _ in parallel(1, level="group"):
+                t = mma.frag("f32", 16, 8, init=0.0)
+                doubled = row * 2.0
+                row[0] = 1.0
+                t.set(t + doubled)
+
+    with pytest.raises(tm.CompileError, match="may have changed"):
+        stale.build()
+
+
+def test_a_shape_of_extents_in_a_tuple() -> None:
+    @tm.kernel
+    def two(y: tm.Global["f32", 16, 8]):
+        for _ in parallel(1, level="group"):
+            mma.store(mma.frag("f32", (16, 8), init=2.0), y)
+
+    y = np.zeros((16, 8), np.float32)
+    two(y)
+    assert (y == 2).all()

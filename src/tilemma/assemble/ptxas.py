@@ -425,6 +425,8 @@ def begin(
     """
     if not any(o.startswith(("-O", "--opt-level")) for o in options):
         options = (*stated_level(ptx), *options)
+    if os.environ.get("TILEMMA_LINE_INFO") == "1" and "-lineinfo" not in options:
+        options = (*options, "-lineinfo")  # a profiler then shows the lines of the program
     tool = find_tool("ptxas")
     pending = register_a_in_flight(ptx)
     if pending and tool.version < SOUND_REGISTER_A:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from tilemma.croqtile.tokens import Token
 from tilemma.croqtile.words import FOREIGN_TYPES
+from tilemma.dtypes import named_elsewhere
 from tilemma.errors import Span
 from tilemma.ir.builder import element_type
 
-_QUALIFIERS = ("const", "static")
 Fused = Sequence[tuple[str, Token]]
 
 
 def c_spelling(fused: Fused, at: int) -> tuple[Span, str, str] | None:
     """Place, finding and advice for the token number ``at``, if it belongs to a construct of C++; else None."""
-    for form in (_pointer, _qualified, _shared, _for):
+    for form in (_pointer, _static, _shared, _for, _cast, _operator, _declaration, _statement):
         if (found := form(fused, at)) is not None:
             return found
     return None
@@ -40,7 +40,7 @@ def _pointer(fused: Fused, at: int) -> tuple[Span, str, str] | None:
     first = at - 1 if _text(fused, at) == "*" else at + 1
     if _kind(fused, first) != "TYPE" or _text(fused, first + 1) != "*":
         return None
-    if first > at and _text(fused, at) not in _QUALIFIERS:
+    if first > at and _text(fused, at) != "static":
         return None
     name = _text(fused, first + 2) if _kind(fused, first + 2) == "NAME" else "x"
     form = array_form("global", _text(fused, first), name, ["N"])
@@ -51,10 +51,10 @@ def _pointer(fused: Fused, at: int) -> tuple[Span, str, str] | None:
     )
 
 
-def _qualified(fused: Fused, at: int) -> tuple[Span, str, str] | None:
-    """``const int n = 4``, at ``const`` or at the type after it."""
+def _static(fused: Fused, at: int) -> tuple[Span, str, str] | None:
+    """``static int n = 4``, at ``static`` or at the type after it."""
     at -= _kind(fused, at) == "TYPE"
-    if _text(fused, at) not in _QUALIFIERS or _kind(fused, at + 1) != "TYPE":
+    if _text(fused, at) != "static" or _kind(fused, at + 1) != "TYPE":
         return None
     word, kind, name = (_text(fused, at + i) for i in range(3))
     end = next((i for i in range(at + 3, min(at + 20, len(fused))) if _text(fused, i) in (";", ",", ")")), at + 3)
@@ -93,3 +93,77 @@ def _for(fused: Fused, at: int) -> tuple[Span, str, str] | None:
         "`for` is not a word of the language",
         f"write `foreach {name} in {count} {{ ... }}`: the loop counts from 0",
     )
+
+
+def _inside(fused: Fused, opening: int) -> str:
+    """The text in the brackets that open at ``opening``, if it is short; otherwise `x`."""
+    depth, texts = 0, []
+    for terminal, token in fused[opening : opening + 20]:
+        depth += (token.text == "(") - (token.text == ")")
+        if not depth:
+            return "".join(texts[1:]) or "x"
+        texts.append(f".{token.text}" if terminal in ("MEMBER", "MAPPED") else token.text)
+    return "x"
+
+
+def _cast(fused: Fused, at: int) -> tuple[Span, str, str] | None:
+    """``(float)x``, ``float(x)``, ``static_cast<float>(x)`` and ``x.to(f16)``, at the type."""
+    if _kind(fused, at) != "TYPE":
+        return None
+    before, after = _text(fused, at - 1), _text(fused, at + 1)
+    if before == "(" and after == ")":
+        x = _text(fused, at + 2) if _kind(fused, at + 2) == "NAME" else "x"
+        x = _text(fused, at - 3) if _text(fused, at - 2) == "to" else x
+    elif after == "(":
+        x = _inside(fused, at + 1)
+    elif before == "<" and after == ">" and _kind(fused, at - 2) == "NAME":
+        x = _inside(fused, at + 2)
+    else:
+        return None
+    kind = _text(fused, at)
+    form = f"__to<{kind if kind in FOREIGN_TYPES else element_type(kind)}>({x})"
+    return fused[at][1].span, f"a cast to `{kind}`", f"write `{form}`"
+
+
+_OPERATORS = {"and": "&&", "or": "||", "not": "!"}
+
+
+def _operator(fused: Fused, at: int) -> tuple[Span, str, str] | None:
+    """``a and b``, ``not a``, ``a ** b``, ``p->x``, at the token that cannot be read."""
+    for i in (at, at - 1):
+        if _kind(fused, i) == "NAME" and (sign := _OPERATORS.get(_text(fused, i))):
+            return fused[i][1].span, f"`{_text(fused, i)}` is not an operator of the language", f"write `{sign}`"
+    pair = _text(fused, at - 1) + _text(fused, at)
+    copied = any(_kind(fused, i) in ("DMA", "TMA") for i in range(at - 8, at))
+    arrow = "write `=>` between source and destination" if copied else "write `.`: `x.at(i)`"
+    advice = {"**": "write `__pow(a, b)`", "->": arrow}.get(pair)
+    return None if advice is None else (fused[at][1].span, f"`{pair}` is not an operator of the language", advice)
+
+
+def _declaration(fused: Fused, at: int) -> tuple[Span, str, str] | None:
+    """``uint32_t n``, ``unsigned int n``, ``let x``, at the second word."""
+    word = _text(fused, at - 1)
+    if _kind(fused, at - 1) != "NAME" or _kind(fused, at) not in ("NAME", "TYPE"):
+        return None
+    name = _text(fused, at if _kind(fused, at) == "NAME" else at + 1)
+    if word in ("let", "var", "register", "volatile", "val"):
+        return (
+            fused[at - 1][1].span,
+            f"`{word}` is not a word of the language",
+            (f"write `{name} = ...;`, or `mutable {name} = ...;` for a value that changes"),
+        )
+    if kind := named_elsewhere(word):
+        return fused[at - 1][1].span, f"`{word}` is not an element type", f"write `{kind} {name}`"
+    return None
+
+
+def _statement(fused: Fused, at: int) -> tuple[Span, str, str] | None:
+    """``do { } while``, ``switch (x) { }`` and a comment of Python."""
+    if _text(fused, at) == "#":
+        return fused[at][1].span, "`#` cannot stand here", "write `// ...` for a comment"
+    start = next((i for i in range(at, max(-1, at - 12), -1) if _text(fused, i) in ("do", "switch")), None)
+    if _text(fused, at) != "{" or start is None:
+        return None
+    word = _text(fused, start)
+    form = "while (c) { ... }" if word == "do" else "if (x == 0) { ... } else { ... }"
+    return fused[start][1].span, f"`{word}` is not a word of the language", f"write `{form}`"

@@ -69,9 +69,9 @@ def _suffixes(r: Reader, node: ast.Copy) -> tuple[str, dict[str, Any]]:
     """The operation, and the options for the builder."""
     first, *rest = node.suffixes
     if first.name not in WHAT or (first.name == "load" and node.engine == "dma"):
-        raise wrong_member(
-            first.span, f"`{node.engine}`", first.name, [w for w in WHAT if w != "load" or node.engine == "tma"]
-        )
+        known = [w for w in WHAT if w != "load" or node.engine == "tma"]
+        fix = f"write `{node.engine}.copy a => b;`"
+        raise wrong_member(first.span, f"`{node.engine}`", first.name, known, fix, None)
     options: dict[str, Any] = {}
     # `dma.pad.async<...>`: the arguments may follow the last suffix.
     config = next((s.args for s in node.suffixes if s.had_args and s.name in ("transp", "pad")), ())
@@ -80,7 +80,7 @@ def _suffixes(r: Reader, node: ast.Copy) -> tuple[str, dict[str, Any]]:
         if s.name.startswith("evict_") and s.name not in OPTIONS:
             raise CHOICES["evict"].refused(s.name.removeprefix("evict_"), s.span)
         if s.name not in OPTIONS:
-            raise wrong_member(s.span, f"`{node.engine}`", s.name, OPTIONS)
+            raise wrong_member(s.span, f"`{node.engine}`", s.name, OPTIONS, subject=None)
         about = {"swizzle": "swiz", "evict_first": "evict", "evict_last": "evict"}.get(s.name, s.name)
         if about in said:
             got, wanted = f"`.{about}` twice", "each option of a copy once"

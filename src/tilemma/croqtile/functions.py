@@ -14,6 +14,7 @@ from tilemma.ir.checks import checked_division
 from tilemma.ir.constructs import KINDS
 from tilemma.ir.expr import Const, Expr, Select, binary, const
 from tilemma.ir.refusals import NotBuiltYet, WrongValue
+from tilemma.ir.spellings import formula
 from tilemma.ir.tiles import Bounded, FutureValue, Tile
 
 
@@ -54,7 +55,7 @@ def call(r: Reader, node: ast.Call) -> Value:
         return value
     if name in FUNCTIONS:
         return FUNCTIONS[name](r, node, name)
-    if name.startswith("__lib_") or "::" in name:
+    if name.startswith("__lib_") or ("::" in name and not formula(name, croqtile=True)):
         raise NotBuiltYet(node.span, what=f"`{name}`", fix_text="use events, `sync` or the language's own forms")
     raise r.scopes.unknown(name, node.function.span, tuple(FUNCTIONS), called=True)
 

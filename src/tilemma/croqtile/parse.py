@@ -92,6 +92,9 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
     i = 0
     while i < len(tokens):
         t = tokens[i]
+        if _is_constant(tokens, i):
+            i += 1
+            continue
         if t.kind == "name" and t.text in FOREIGN:
             made, end = register_count(tokens, i)
             tokens, i = [*made, *tokens[end:]], 0
@@ -99,6 +102,8 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
         if t.kind == "bad":
             raise _bad(t)
         if t.text == "." and t.kind == "op":
+            if i and t.glued and tokens[i - 1].kind == "int" and _text_at(tokens, i + 1) in ("f", "F"):
+                raise _bad(_joined(tokens[i - 1], tokens[i + 1], tokens[i - 1].text + "."))
             if i + 1 == len(tokens) or tokens[i + 1].kind != "name" or not tokens[i + 1].glued:
                 raise BadToken(
                     t.span,
@@ -129,6 +134,20 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             out.append((t.kind.upper(), t))
         i += 1
     return out
+
+
+def _text_at(tokens: Sequence[Token], i: int) -> str:
+    return tokens[i].text if i < len(tokens) else ""
+
+
+def _is_constant(tokens: Sequence[Token], i: int) -> bool:
+    """Whether token number ``i`` is C++'s ``const``, ``constexpr`` or ``static constexpr`` before a type."""
+    words = ("const", "constexpr")
+    if _text_at(tokens, i) == "static" and _text_at(tokens, i + 1) in words:
+        return True
+    return _text_at(tokens, i) in words and (
+        WORDS.get(_text_at(tokens, i + 1)) in ("TYPE", "STORAGE") or _is_constant(tokens, i + 1)
+    )
 
 
 def _qualifies(after: Sequence[Token]) -> bool:

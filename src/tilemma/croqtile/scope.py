@@ -39,6 +39,20 @@ class Binding:
     span: Span
 
 
+_VARIABLES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
+# Names of C++ and Python for values: what Croqtile writes.
+_CONSTANTS = {
+    "M_PI": "3.14159265358979f", "PI": "3.14159265358979f", "INFINITY": "inf", "HUGE_VALF": "inf",
+    "nan": "inf - inf",
+    "FLT_MAX": "3.4028235e38f", "FLT_MIN": "1.17549435e-38f", "INT_MAX": "2147483647", "NAN": "inf - inf",
+    "True": "true", "False": "false", "warpSize": "32",
+}  # fmt: skip
+_CONSTANTS = {name: f"write `{value}`" for name, value in _CONSTANTS.items()}
+_CONSTANTS |= dict.fromkeys(
+    ("math", "np", "tm", "torch", "tl"), "write `__exp(x)`, or another function of docs/language.md"
+)
+
+
 @record(frozen=False, eq=False)
 class Scopes:
     """A stack of blocks, the innermost last."""
@@ -68,13 +82,11 @@ class Scopes:
 
     def unknown(self, name: str, span: Span, more: tuple[str, ...] = (), *, called: bool = False) -> UnknownName:
         """The error for a name that is nowhere, with the nearest name that is; ``called``: as a function."""
-        known = formula(name, croqtile=True) if called or name in ("threadIdx", "blockIdx", "blockDim") else ""
-        # The names of CUDA's functions: `expf`, `fmaxf`.
-        base = f"__{name.strip('_').removesuffix('f').replace('fmax', 'max').replace('fmin', 'min')}"
-        near = base if base in more else nearest(name, [*self.names(), *more])
-        suggestion = f"did you mean `{near}`?" if near else f"define `{name}` before this line"
+        known = formula(name, croqtile=True) if called or name in _VARIABLES else _CONSTANTS.get(name, "")
         if known:
             return UnknownName(span, name=name, suggestion=known)
+        near = nearest(name, [*self.names(), *more])
+        suggestion = f"did you mean `{near}`?" if near else f"define `{name}` before this line"
         if called and not near:
             suggestion = f"write it as a macro, `#define {name}(...)`: a function of C++ is not called"
         return UnknownName(span, name=name, suggestion=suggestion)

@@ -26,6 +26,7 @@ from tilemma.croqtile.values import (
 )
 from tilemma.ir.checks import checked_element, checked_subscript
 from tilemma.ir.expr import Const, Element, Expr, add, const, mul, value_of
+from tilemma.ir.lane_registers import is_lane_values
 from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongMember, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile, scalar
 
@@ -214,6 +215,8 @@ def subscript(r: Reader, node: ast.Subscript) -> Value:
         return SpanValue(tuple(scalar(x) for x in derived(r, base.dims, node.indices, "a shape")))
     if isinstance(base, TupleValue):
         return TupleValue(derived(r, base.items, node.indices, "a tuple"))
+    if len(node.indices) != 1 and isinstance(base, Tile) and not is_lane_values(base):
+        raise _subscripted(node, base)
     if len(node.indices) != 1:
         raise WrongArity(node.span, what="[]", got=len(node.indices), want="one", form="x[i]")
     if isinstance(base, Tile) and (element := lane_element(r, base, node)) is not None:
@@ -242,9 +245,14 @@ def subscript(r: Reader, node: ast.Subscript) -> Value:
     if isinstance(base, FragmentValue) and len(base.index) < len(base.copies):
         _within(r, i, base.copies[len(base.index)], base.name, node.indices[0])
         return base[i]
+    raise _subscripted(node, base)
+
+
+def _subscripted(node: ast.Subscript, base: Value) -> WrongValue:
+    """The error for ``x[i]`` of an object without parts: elements are ``x.at(i)``."""
     array = node.base.text if isinstance(base, Tile) and isinstance(node.base, ast.Name) else ""
     indices = ", ".join("ijkl"[: base.rank]) if isinstance(base, Tile) and base.rank < 5 else "i, j"
-    raise WrongValue(
+    return WrongValue(
         node.span,
         what="a subscript `[i]`",
         got=kind(base),

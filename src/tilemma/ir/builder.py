@@ -528,8 +528,10 @@ def element_type(name: str | DType, span: Span | None = None) -> DType:
     except KeyError:
         # The name in array libraries comes first: `float16` is nearer to `float` as text.
         called = name if isinstance(name, str) else _name_in_library(name)
-        near = str(dtypes.from_library(called) or "") or nearest(called, dtypes.names())
+        near = dtypes.named_elsewhere(called) or nearest(called, dtypes.names())
         meant = f"did you mean `{near}`?" if isinstance(name, str) or not near else f'write "{dtypes.dtype(near)}"'
+        if isinstance(name, (int, tuple, list)):
+            near, meant = "f32", 'write the element type first, such as "f32", then the extents'
         raise UnknownDtype(
             span,
             name=f"class {called}" if isinstance(name, type) else called or described(name),

@@ -64,10 +64,22 @@ _TRANSPOSITIONS = ("T", "t", "mT", "transpose", "transposed", "permute", "swapax
 
 
 def wrong_member(
-    span: Span | None, kind: str, name: str, known: Sequence[str], otherwise: str = "remove it"
+    span: Span | None,
+    kind: str,
+    name: str,
+    known: Sequence[str],
+    otherwise: str = "remove it",
+    subject: str | None = "a",
 ) -> WrongMember:
-    """The error for a member or suffix that ``kind`` does not have, with the nearest one that it has."""
+    """The error for a member or suffix that ``kind`` does not have, with the form of the language for a name of
+    another library, applied to ``subject`` (None: without such forms), or the nearest member."""
+    from tilemma.ir.spellings import formula
+
     near = nearest(name, known)
+    arguments = (subject or "a", "b", "c")
+    form = spelled(span, formula(name, True, arguments), formula(name, False, arguments))
+    if form and subject is not None:
+        near, otherwise = None, form
     if name in _TRANSPOSITIONS:
         near = None
         otherwise = spelled(

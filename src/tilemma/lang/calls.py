@@ -12,6 +12,7 @@ from typing import Any
 from tilemma.errors import CompileError, Span, nearest, source_line
 from tilemma.ir.constructs import KINDS
 from tilemma.ir.refusals import WrongArity, WrongValue
+from tilemma.ir.spellings import python_form
 from tilemma.lang.spans import instruction_span
 
 _CALL = re.compile(r"([\w.]+)\(\) (missing|takes|got)\b")
@@ -34,7 +35,8 @@ def refused_call(e: Exception) -> CompileError | None:
         return _wrong_call(functions[called[1]], str(e), span)
     for name in _CAPITALISED.findall(str(e)):
         if name in articles and isinstance(e, AttributeError):
-            wanted, fix = "what docs/language.md lists for it", "read or set something else, or remove it"
+            wanted = "what docs/language.md lists for it"
+            fix = python_form(str(e.name or "")) or "read or set something else, or remove it"
             got = f"`{e.name}`" if e.name else "an assignment"
             return WrongValue(span, what=f"an attribute of {articles[name]}", got=got, wanted=wanted, fix_text=fix)
         if name in articles:

@@ -200,6 +200,7 @@ class MmaNamespace(Namespace):
     """`mma`: fill, load, multiply, store."""
 
     _spelled = "mma"
+    _own_names = ("mul", "multiply", "matmul", "gemm", "dot")
     _forms = (
         '`mma.row.row(acc, a, b)`, `mma.row.col(acc, a, b)`, `mma.fill(0.0, "f32")` or another of its functions'
     )
@@ -253,6 +254,8 @@ class MmaNamespace(Namespace):
         a tile; filled with ``init``."""
         b = builder("mma.frag")
         kind = element_type(dtype, b.span)
+        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+            shape = tuple(shape[0])
         if len(shape) not in (1, 2):
             raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", b.span, "rows, or rows and columns")
         extents = scalars.constant_operands(shape, "fragment-extent")
@@ -270,6 +273,9 @@ class MmaNamespace(Namespace):
         b = builder("mma.load")
         kind = None if dtype is None else element_type(dtype, b.span)
         name: FragmentValue | str = (spans.bound_names() or ("operand",))[0]
+        if isinstance(into, (str, DType)):
+            fix = f'write `mma.load(tile, dtype="{into}")`'
+            raise scalars.refused("register tile", "mma.load(into=)", scalars.article(into), fix)
         if into is not None:
             name = fragment_of(into, "mma.load(into=)")
         return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle), kind))

@@ -18,7 +18,7 @@ from tilemma.ir.tiles import Bounded, Unlooped, extent_of, scalar
 from tilemma.ir.types import CLUSTER, Level
 from tilemma.lang import spans
 from tilemma.lang.pipeline import Pipeline, loop_settings
-from tilemma.lang.scalars import Value, boolean, constant_operand, flag, integer, refused
+from tilemma.lang.scalars import Value, article, boolean, constant_operand, flag, integer, refused
 from tilemma.lang.tracing import builder, check_caller, trace
 from tilemma.lang.views import TileValue
 
@@ -55,6 +55,11 @@ def _extents(given: tuple[Any, ...], what: str, span: Span | None) -> list[Bound
     for x in flat:
         if isinstance(x, TileValue):
             raise refused("extent", what, f"`{x}`, a tile", f"write `{what}(*{x}.shape)`")
+        if isinstance(x, (str, range)):
+            options = f"start={x.start}, step={x.step}" if isinstance(x, range) else f'level="{x}"'
+            plain = isinstance(x, range) and (x.start, x.step) == (0, 1)
+            form = f"{what}({x.stop if isinstance(x, range) else 'n'}{'' if plain else ', ' + options})"
+            raise refused("extent", what, article(x), f"write `{form}`")
         found.append(integer(x, what))
     return found
 

@@ -43,6 +43,7 @@ class CopyNamespace(Namespace):
     """`dma` and `tma`."""
 
     _forms = '`dma.copy(a, b)`, `tma.copy(a, b)`, or `dma.copy(a, to="shared")`'
+    _own_names = ("load", "store", "async_copy", "memcpy")
 
     def __init__(self, engine: str) -> None:
         self._spelled = engine
@@ -84,6 +85,8 @@ class CopyNamespace(Namespace):
                 wanted="a destination tile, or `to=` for a new buffer",
                 fix_text='pass the tile, or to="shared"',
             )
+        if isinstance(dst, str):
+            raise refused("tile", what, article(dst), f'write `{what}(tile, to="{dst}")`')
         source = tile_of(src, what)
         target = _space(to, what) if to is not None else tile_of(dst, what)
         event = event_of(async_, "async_") if not isinstance(async_, bool) else None

@@ -12,7 +12,7 @@ from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.lang import scalars, spans
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.tracing import builder
-from tilemma.lang.views import TileValue
+from tilemma.lang.views import MemoryExpression, TileValue
 
 
 def compose(a: Any, b: Any) -> scalars.Value:
@@ -54,6 +54,8 @@ def select(cond: Any, x: Any, y: Any) -> Any:
     b = builder("select")
     if any(isinstance(v, (Fragment, Elementwise)) for v in (cond, x, y)):
         return elementwise(select, cond, x, y)
+    if isinstance(cond, MemoryExpression):
+        return MemoryExpression(select, cond, x, y)
     condition = scalars.boolean(cond, "select")
     if any(isinstance(v, TileValue) for v in (x, y)):
         raise NotBuiltYet(

@@ -14,12 +14,12 @@ from tilemma.ir.checks import checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
 from tilemma.ir.mathematics import COMPOSED, composed
 from tilemma.ir.refusals import WrongArity, WrongValue
-from tilemma.ir.spellings import python_form
 from tilemma.lang.namespaces import Namespace
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
 from tilemma.lang.scalars import Value, as_float, operand, refused
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import builder
+from tilemma.lang.views import MemoryExpression, MemoryOperators
 
 
 class Function:
@@ -46,6 +46,8 @@ class Function:
             )
         if any(isinstance(a, (Fragment, Elementwise)) for a in args):
             return elementwise(self, *args)
+        if any(isinstance(a, MemoryOperators) for a in args):
+            return MemoryExpression(self, *args)
         return Value(self._expression([operand(a, f"math.{self.name}") for a in args]))
 
     def _expression(self, args: list[Expr]) -> Expr:
@@ -106,9 +108,6 @@ class MathNamespace(Namespace):
     def __init__(self) -> None:
         table = constructs.FUNCTIONS.items()
         self.__dict__.update({name: _CLASSES.get(name, Function)(name, row) for name, row in table})
-
-    def _form_of(self, name: str) -> str:
-        return python_form(name)
 
     if TYPE_CHECKING:  # the functions are entries of a table
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tilemma.ir.refusals import WrongMember, WrongValue, wrong_member
-from tilemma.ir.spellings import python_form
 from tilemma.lang.spans import caller_span
 
 
@@ -18,6 +18,8 @@ class Namespace:
 
     _spelled: str
     _forms: ClassVar[str]
+    # Names that are answered by `_forms`; others of other libraries by the form of the language.
+    _own_names: ClassVar[Container[str]] = ()
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise WrongValue(
@@ -28,17 +30,12 @@ class Namespace:
             fix_text=f"write {self._forms}",
         )
 
-    def _form_of(self, name: str) -> str:
-        """`write ...` for a function of ``tm`` that is not found here; empty for other names."""
-        form = python_form(name)
-        return form if "tm." in form else ""
-
     if not TYPE_CHECKING:  # a type checker knows the members itself
 
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):
                 raise AttributeError(name)
             known = [n for n in dir(self) if not n.startswith("_")]
-            e = wrong_member(caller_span(), f"`{self._spelled}`", name, known, f"write {self._forms}")
-            form = self._form_of(name)
-            raise NoSuchMember(e.span, **(e.facts | ({"suggestion": form} if form else {})))
+            forms, subject = f"write {self._forms}", None if name in self._own_names else "a"
+            e = wrong_member(caller_span(), f"`{self._spelled}`", name, known, forms, subject)
+            raise NoSuchMember(e.span, **e.facts)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tilemma import dtypes
@@ -25,7 +25,6 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.refusals import TileShapeUnknown, WrongValue, wrong_member
-from tilemma.ir.spellings import python_form
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar
 from tilemma.lang import spans
 from tilemma.lang.namespaces import NoSuchMember
@@ -33,11 +32,14 @@ from tilemma.lang.operators import Operators, in_place
 from tilemma.lang.scalars import Value, article, combine, integer, operand, operand_as, python_number, refused
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import LeftItsBlock, builder, check_caller, trace
-from tilemma.lang.views import TileValue, within
+from tilemma.lang.views import MemoryExpression, TileValue, within
 
 # Placeholders for the element's row and column until `apply` creates indices.
 _ROW, _COLUMN = Index("row", const(0)), Index("column", const(0))
 _INDICES = (_ROW, _COLUMN)
+# Public to the front end, and no members of the language.
+_SHAPES = ("dim", "expand", "flatten", "ndim", "numel", "rank", "reshape", "size", "squeeze", "unsqueeze", "view")
+_INTERNAL = ("article", "as_fragment", "expression", "fragment", "is_array", "known", "negative_of")
 
 
 class TileOperators(Operators):
@@ -81,10 +83,13 @@ class TileOperators(Operators):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            hint = re.sub(r"\ba\b", str(self), python_form(name).replace("condition", "c"))
-            known = [n for n in dir(type(self)) if not n.startswith("_") and n != "article"]
-            e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known)
-            raise NoSuchMember(e.span, **{**e.facts, "suggestion": hint or e.facts["suggestion"]})
+            known = [n for n in dir(type(self)) if not n.startswith("_") and n not in _INTERNAL]
+            advice = "use arithmetic, `tm.math`, `.map(f)`, or `for i, j in apply(tile):`"
+            subject = None if name in _SHAPES else str(self)
+            if subject is None:
+                advice = f"its rows and columns are `{self}.shape`, which does not change; buffers have `span_as`"
+            e = wrong_member(caller_span(), f"`{self}`, {self.article},", name, known, advice, subject)
+            raise NoSuchMember(e.span, **e.facts)
 
 
 class Fragment(TileOperators):
@@ -287,7 +292,7 @@ class Elementwise(TileOperators):
         ops = [t.DeclareFragment(name, (), dtype, shape), t.Fill(value.ref, zero, dtype)]
         ops += _applied(b, value, shape, self._expr)
         span = caller_span() or b.span
-        spanned = [op if op.span else _with_span(op, span) for op in ops]
+        spanned = [op if op.span else replace(op, span=span) for op in ops]
         if at is None:
             for op in spanned:
                 b.emit(op)
@@ -329,12 +334,6 @@ def _mapped(f: Any, element: Expr, shape: tuple[int, ...]) -> Elementwise:
     return Elementwise(operand(f(Value(element)), "map"), shape)
 
 
-def _with_span(op: t.Op, span: Any) -> t.Op:
-    from dataclasses import replace
-
-    return replace(op, span=span)
-
-
 def _applied(b: Builder, target: FragmentValue, shape: tuple[int, ...], e: Expr) -> list[t.Op]:
     """Operations that make ``e`` the value of each element of ``target``."""
     indices = tuple(Index(b.fresh(n), const(x)) for n, x in zip("ij", shape, strict=False))
@@ -373,6 +372,8 @@ def _part(x: Any, shape: tuple[int, ...]) -> Expr:
         return _element(x)
     if isinstance(x, TileValue):
         return _broadcast(x, shape)
+    if isinstance(x, MemoryExpression):
+        return x.elements(lambda part: _part(part, shape))
     if isinstance(x, Value) or python_number(x) is not None:
         return operand(x, "arithmetic on a register tile")
     raise WrongValue(

@@ -25,7 +25,7 @@ from tilemma.lang.calls import refused_call
 from tilemma.lang.checker import Checker
 from tilemma.lang.scalars import Value, article
 from tilemma.lang.spans import PACKAGE, Position, caller_span, forget_sources, node_span, statements, syntax_tree
-from tilemma.lang.texts import keep_text
+from tilemma.lang.texts import keep_text, keep_typed, text_of
 from tilemma.lang.tracing import Trace, trace, tracing
 from tilemma.lang.views import TileValue
 from tilemma.records import record
@@ -283,7 +283,7 @@ def _function_node(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncF
     found = _node_of(function.__code__)
     if found is None:
         fix = "put the kernel into a file, or pass its text: `@tm.kernel(source=text)`"
-        if function.__code__.co_filename == "<stdin>":
+        if function.__code__.co_filename.startswith("<stdin"):
             fix = (
                 "run the program from a file, `python kernel.py`, or redirect it, `python - < kernel.py`: "
                 "a pipe cannot be read again"
@@ -292,8 +292,12 @@ def _function_node(function: Callable[..., Any]) -> ast.FunctionDef | ast.AsyncF
     return found
 
 
-def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def _node_of(code: CodeType, search: bool = False) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The syntax tree of a function, from its file; with ``search`` also from a text that is not in a file."""
+    keep_typed(code)
     tree = syntax_tree(code.co_filename)
+    if tree is None and search and (typed := text_of(code)) is not None:
+        tree = ast.parse(typed)
     for node in statements(tree) if tree is not None else ():
         if isinstance(node, _FUNCTIONS) and node.name == code.co_name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
@@ -330,7 +334,7 @@ def _resolve(e: ast.expr, scopes: Sequence[Mapping[str, Any]]) -> Any:
 def check_frame(frame: FrameType) -> frozenset[Position]:
     """Check the function that runs in ``frame``, which a kernel calls and which opens traced blocks."""
     code = frame.f_code
-    node = _node_of(code) if not code.co_name.startswith("<") else None
+    node = _node_of(code, search=True) if not code.co_name.startswith("<") else None
     if node is None:
         return frozenset()
     scopes = (frame.f_locals, frame.f_globals)

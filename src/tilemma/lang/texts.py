@@ -1,4 +1,4 @@
-"""The text of a function that is in no file: `python -c`, `exec`, standard input, and the REPL before Python 3.13.
+"""The text of a function that is in no file: `python -c`, `exec`, standard input, what was typed at a prompt.
 
 Python does not keep these texts.  Candidates are searched for where they still are, and one is accepted only if it
 compiles to the function's own bytecode, with the same places in the text.
@@ -22,6 +22,23 @@ _NUMBERS = count(1)
 _FUTURE = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 # Bytes of standard input, and lines of a REPL's history, that are looked at.
 MAX_INPUT, MAX_LINES = 1 << 20, 400
+
+
+def keep_typed(code: CodeType) -> None:
+    """Let `linecache` find what was typed at a prompt of Python 3.13 or later, which keeps it by code object.
+
+    Each input has a file name of its own.
+    """
+    name, typed = code.co_filename, getattr(linecache, "_getlines_from_code", None)
+    if typed is None or name in linecache.cache or not name.startswith(("<stdin-", "<python-input-")):
+        return
+    if lines := typed(code):
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+
+
+def text_of(code: CodeType) -> str | None:
+    """The text of a function without a file, its lines counted as in ``code``, if it can be found."""
+    return next((text for c in _candidates(code) if (text := _aligned(c, code)) is not None), None)
 
 
 def keep_text(function: FunctionType, given: str | None = None) -> bool:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tilemma.dtypes import DType
 from tilemma.ir.checks import checked_element, checked_subscript
 from tilemma.ir.expr import Expr, binary, value_of
-from tilemma.ir.program_points import leaves, replaced
+from tilemma.ir.program_points import leaves, reads, replaced
 from tilemma.ir.refusals import WrongArity, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FutureValue, Tile, describe, scalar
 from tilemma.ir.types import Event, EventRef
 from tilemma.lang.namespaces import NoSuchMember
 from tilemma.lang.operators import Operators
-from tilemma.lang.scalars import Value, article, integer, operand_as, refuse_effect, refused, unwrap
+from tilemma.lang.scalars import (
+    Value,
+    article,
+    combine,
+    integer,
+    operand,
+    operand_as,
+    python_number,
+    refuse_effect,
+    refused,
+    unwrap,
+)
 from tilemma.lang.spans import caller_span
 from tilemma.lang.tracing import builder, same, stay_open, trace
 
@@ -56,7 +68,63 @@ def within(index: Expr, count: int, name: str) -> None:
         checked_subscript(index, count, name, caller_span())
 
 
-class TileValue(Operators):
+class MemoryOperators(Operators):
+    """Arithmetic on whole tiles in memory: part of an expression with a register tile, whose threads read them."""
+
+    __slots__ = ()
+
+    def _binary(self, op: Any, other: Any, swap: bool = False) -> Any:
+        if isinstance(other, Operators) and not isinstance(other, (Value, MemoryOperators)):
+            return NotImplemented
+        a, b = (other, self) if swap else (self, other)
+        return MemoryExpression(lambda x, y: Value(combine(op, operand(x, ""), operand(y, ""))), a, b)
+
+    def __neg__(self) -> Any:
+        return MemoryExpression(operator.neg, self)
+
+    def __abs__(self) -> Any:
+        return MemoryExpression(abs, self)
+
+    def __pow__(self, n: Any) -> Any:
+        return MemoryExpression(operator.pow, self, n)
+
+    def __rpow__(self, n: Any) -> Any:
+        return MemoryExpression(lambda x, y: Value(operand(x, "**")) ** y, n, self)
+
+    def __invert__(self) -> Any:
+        return MemoryExpression(operator.invert, self)
+
+
+class MemoryExpression(MemoryOperators):
+    """A function of elements, and its arguments: tiles in memory, other expressions of them, and scalars."""
+
+    __slots__ = ("args", "f", "point")
+    article: ClassVar[str] = "arithmetic on tiles in memory, without a register tile"
+
+    def __init__(self, f: Callable[..., Any], *args: Any) -> None:
+        self.f, self.args, self.point = f, args, builder("arithmetic").point()
+
+    def elements(self, part: Callable[[Any], Expr]) -> Expr:
+        """The expression of an element, where ``part`` gives that of an argument; WrongValue if what it reads may
+        have changed since the program wrote the expression."""
+        args = (x if python_number(x) is not None else Value(part(x)) for x in self.args)
+        e = operand(self.f(*args), "arithmetic")
+        b = builder("arithmetic")
+        if b.may_differ(reads(e) - b.fixed, self.point, True):
+            raise WrongValue(
+                caller_span(),
+                what="arithmetic on a register tile",
+                got="arithmetic on tiles in memory whose elements may have changed since",
+                wanted="the register tile in the same expression",
+                fix_text="write the arithmetic here, or load the tile with `mma.load` before it changes",
+            )
+        return e
+
+    def __str__(self) -> str:
+        return "arithmetic on tiles in memory"
+
+
+class TileValue(MemoryOperators):
     """A tile of a tensor or buffer: views of it, its elements, its shape."""
 
     __slots__ = ("_moment", "_tile", "slots")
@@ -211,17 +279,6 @@ class TileValue(Operators):
             fix_text="copy tiles with `dma.copy(source, destination)`",
         )
 
-    def _binary(self, op: Any, other: Any, swap: bool = False) -> Any:
-        if isinstance(other, Operators) and not isinstance(other, (Value, TileValue)):
-            return NotImplemented
-        raise WrongValue(
-            caller_span(),
-            what="`arithmetic`",
-            got=f"`{self}`, a tile",
-            wanted="scalars, or a register tile with a row or column of numbers",
-            fix_text="take elements: `x[i, j]`; register tiles come from `mma.load` and `mma.fill`",
-        )
-
     def __str__(self) -> str:
         return self._tile.view.base.name
 
@@ -234,8 +291,9 @@ class TileValue(Operators):
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("__"):
                 raise AttributeError(name)
-            known = [n for n in dir(type(self)) if not n.startswith("_") and n != "slots"]
-            e = wrong_member(caller_span(), f"`{self}`, a tile,", name, known)
+            known = [n for n in dir(type(self)) if not n.startswith("_") and n not in ("article", "slots", "tile")]
+            advice = "cut it with `subspan`, `chunkat` or `view`, or take elements, `x[i, j]`"
+            e = wrong_member(caller_span(), f"`{self}`, a tile,", name, known, advice, str(self))
             raise NoSuchMember(e.span, **e.facts)
 
 

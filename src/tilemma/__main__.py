@@ -1,0 +1,5 @@
+"""`python -m tilemma`: the command `tilemma`."""
+
+from tilemma.cli import main
+
+main()
