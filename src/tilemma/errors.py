@@ -7,6 +7,8 @@ is generated from it.  Rendering as text (with a caret) and as JSON is defined h
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import linecache
 import os
@@ -238,6 +240,11 @@ class TilemmaError(Displayed, Exception):
             "exit_status": self.exit_status,
         }
 
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython and Jupyter show: the program's frames and the message."""
+        lines: list[str] = importlib.import_module("tilemma.tools.notebook").traceback_of(self)
+        return lines
+
     def json(self) -> str:
         return json.dumps(self.to_json(), ensure_ascii=False)
 
@@ -317,11 +324,20 @@ def _cells(text: str) -> int:
     )
 
 
+def shown_file(file: str) -> str:
+    """``file`` in an error: a cell of a notebook, which IPython keeps under a temporary name, as `In[3]`."""
+    if "ipykernel_" in file or file.startswith("<ipython-input-"):
+        with contextlib.suppress(Exception):  # other people's code; the name below is right too
+            shell = sys.modules["IPython"].get_ipython()
+            return str(shell.compile.format_code_name(file)[1])
+    return file
+
+
 def excerpt(span: Span) -> list[str]:
     """The source line under ``span`` with carets below it; of a long line the part around the carets."""
     number = str(span.line)
     gutter = " " * len(number)
-    lines = [f" {gutter}--> {span.file}:{span.line}:{span.column}"]
+    lines = [f" {gutter}--> {shown_file(span.file)}:{span.line}:{span.column}"]
     text = source_line(span.file, span.line)
     if text is None:
         return lines

@@ -29,7 +29,7 @@ from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding, packed
 from tilemma.runtime.allocation import with_allocated
-from tilemma.sources import shows_user_frames
+from tilemma.sources import debugging, shows_user_frames
 from tilemma.targets import check_choice, registered
 from tilemma.targets.ptx.target import Target, targets
 
@@ -283,6 +283,7 @@ class Kernel(Drawn):
         warm = self._known.warm.get(_key(kwargs) if kwargs else ())
         if warm is not None and warm.run(args):
             return None
+        __tracebackhide__ = not debugging()
         return Runner(self, "auto", {})(*args, **kwargs)
 
     def remember(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilemma.display import Displayed
 from tilemma.errors import (
     CompileError,
     Note,
@@ -42,7 +43,7 @@ def _no_kernel(file: str, problem: str) -> NoKernel:
     return NoKernel(file=file, problem=problem, wanted=wanted, fix_text="write `@tm.kernel` above the function")
 
 
-class Module:
+class Module(Displayed):
     """The kernels of a file, as attributes and by name.
 
     A module of one kernel stands for it: it can be called, and has the kernel's methods (`on`, `compile`, ...).

@@ -118,6 +118,12 @@ def shown(error: BaseException) -> BaseException:
     return error.with_traceback(trace)
 
 
+def program_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the program alone: without those of this package, and of libraries such as IPython."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    return [f for f in frames if not f.filename.startswith(_libraries())] or frames
+
+
 def _tracebacks(error: BaseException) -> Iterator[TracebackType]:
     tb = error.__traceback__
     while tb is not None:
@@ -133,6 +139,7 @@ def shows_user_frames(function: F) -> F:
         try:
             return function(*args, **keywords)
         except Exception as error:
+            __tracebackhide__ = not debugging()  # IPython and pytest leave this frame out
             raise shown(error)  # noqa: B904 (the same exception)
 
     return cast(F, call)

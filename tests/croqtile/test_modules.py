@@ -65,7 +65,7 @@ def test_how_modules_are_shown_and_copied(tmp_path: Path) -> None:
     m = module(tmp_path, ONE)
     assert "with f>" in repr(m) and "kernel f" in repr(m.f)
     assert copy.copy(m).kernels == m.kernels
-    assert not hasattr(m, "__array__") and not hasattr(m, "_repr_html_")
+    assert not hasattr(m, "__array__") and not hasattr(m, "_repr_svg_")
 
 
 def test_python_files_are_modules_too(tmp_path: Path) -> None:

@@ -109,6 +109,17 @@ def test_results_are_kept_on_disk(pair: tuple[Any, Any], fake: FakeDriver) -> No
     assert not scaled.tune(*pair, space={"ROWS": [4]}, quiet=True).stored
 
 
+def test_the_result_of_a_short_budget_serves_budgets_up_to_its_own(
+    pair: tuple[Any, Any], fake: FakeDriver
+) -> None:
+    space = {"ROWS": [2, 4, 8]}
+    first = scaled.tune(*pair, space=space, quiet=True, budget_s=1e-6)
+    assert not first.complete and not first.stored
+    again = scaled.tune(*pair, space=space, quiet=True, budget_s=1e-7)
+    assert again.stored and not again.complete and again.values == first.values
+    assert not scaled.tune(*pair, space=space, quiet=True, budget_s=60.0).stored
+
+
 def test_a_budget_ends_the_search() -> None:
     x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
     found = scaled.tune(x, y, space={"ROWS": [1, 2, 4]}, measure=lambda run: 1.0, budget_s=1e-9)
@@ -179,4 +190,14 @@ def test_a_report_is_a_table_and_a_plot() -> None:
 
 
 def test_a_tuned_kernel_says_what_it_is() -> None:
-    assert repr(Tuned(scaled, {"ROWS": 4}, (), True, False)) == "<tuned scaled: ROWS=4>"
+    tuned = Tuned(scaled, {"ROWS": 4}, (), True, False)
+    assert repr(tuned) == "<tuned scaled: ROWS=4>"
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
+    assert str(tm.bench(tuned, x, y, repeats=1, steady=0)).startswith("scaled on ")
+
+
+def test_a_roofline_of_bytes_alone_says_so() -> None:
+    times = {"name": "k", "where": "here", "median": 1.0, "low": 1.0, "high": 1.0, "calls": 3, "flushed": True}
+    both = {"flops": 1.0, "bytes": 1.0, "peak_bytes": 2.0}
+    assert str(Timing(**times, **both)).endswith("50% of the memory's roofline")
+    assert str(Timing(**times, **both, peak_flops=1.0)).endswith("100% of the roofline")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilemma as tm
-from tilemma.errors import CompileError, WrongArgument
+from tilemma.errors import CompileError, WrongArgument, shown_file
 from tilemma.layouts import plain_layout, shared_layout
 from tilemma.machine.run import Report, Verdict
 
@@ -90,3 +92,38 @@ def test_layouts_show_their_banks_and_what_is_left_out(lines: int) -> None:
     wide = plain_layout("f32", 8, 4096)
     assert not re.search("<img", wide._repr_html_())
     assert np.prod(wide.shape) == 8 * 4096
+
+
+def test_modules_show_their_kernels() -> None:
+    text = words(tm.loads(PROGRAM, name="<b>.co"))
+    assert "<b>.co" in text and "kernel k" in text and "// <b>&" in text
+
+
+def failing(t: Any) -> Any:
+    return t.softmax()
+
+
+@tm.kernel
+def refused(x: tm.Global["f32", 16, 16]) -> None:
+    for _ in tm.parallel(1, level="group"):
+        failing(tm.mma.frag("f32", 16, 16))
+
+
+def test_a_notebook_shows_the_frames_of_the_program_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython asks an exception for `_render_traceback_`."""
+    with pytest.raises(CompileError) as caught:
+        refused(np.zeros((16, 16), np.float32))
+    text = "\n".join(caught.value._render_traceback_())
+    assert "in refused" in text and "in failing" in text and "return t.softmax()" in text
+    assert "kernels.py" not in text and "sources.py" not in text
+    assert text.endswith(caught.value.render())
+    monkeypatch.setenv("TILEMMA_DEBUG", "1")
+    assert "kernels.py" in "\n".join(caught.value._render_traceback_())
+
+
+def test_cells_of_a_notebook_have_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = {"/tmp/ipykernel_7/12.py": ("Cell", "In[4]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    assert shown_file("/tmp/ipykernel_7/12.py") == "In[4]"
+    assert shown_file("/tmp/ipykernel_7/13.py") == "/tmp/ipykernel_7/13.py"

@@ -87,7 +87,8 @@ class Timing:
         if self.gbytes is not None:
             text += f", {self.gbytes:.4g} GB/s"
         if self.roofline is not None:
-            text += f", {self.roofline / self.median:.0%} of the roofline"
+            counted = "" if self.peak_flops else "memory's "
+            text += f", {self.roofline / self.median:.0%} of the {counted}roofline"
         return text
 
     __repr__ = __str__

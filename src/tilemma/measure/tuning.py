@@ -89,6 +89,7 @@ class Tuned:
     ) -> None:
         self.kernel, self.values = kernel, dict(values)
         self.attempts, self.complete, self.stored = tuple(attempts), complete, stored
+        self.__name__, self.__doc__ = kernel.name, getattr(kernel, "__doc__", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.kernel(*args, **(self.values | kwargs))
@@ -128,7 +129,8 @@ def tune(
     defaults are always among them and win unless another is faster by more than 2 %.  Timing ends after
     ``budget_s`` seconds.  ``measure(run)`` returns the seconds of one call of ``run(*args)``; by default `bench`
     measures single calls with a cold L2 cache.  A result is kept on disk under device, arrays, compiler and the
-    kernel's own code for every configuration, unless ``store`` is False or ``measure`` is given.
+    kernel's own code for every configuration, unless ``store`` is False or ``measure`` is given; that of a budget
+    that ended early is used again for budgets up to its own.
 
     The arrays are used: a kernel that adds to its output adds once for each measured call.
     Raises NoGpuArrays, UnknownConstant, NothingRuns, WrongArgumentType, WrongArgument.
@@ -138,8 +140,9 @@ def tune(
     if measure is None and not any(r.device[0] == "cuda" for r in refs):
         raise NoGpuArrays(kernel=kernel.name)
     key = _key(kernel, configurations, args, refs) if store and measure is None else None
-    if key is not None and (found := DiskCache("tuned").read(key, json.loads)) is not None:
-        return Tuned(kernel, found, (), True, True)
+    found = None if key is None else DiskCache("tuned").read(key, json.loads)
+    if found is not None and (found["complete"] or found["budget_s"] >= budget_s):
+        return Tuned(kernel, found["values"], (), found["complete"], True)
     attempts, complete = _attempts(kernel, configurations, args, measure, budget_s, quiet)
     timed = [a for a in attempts if a.seconds is not None]
     if not timed:
@@ -149,8 +152,9 @@ def tune(
     default = next((a for a in timed if not a.values), None)
     if default is not None and (default.seconds or 0.0) <= (1 + MARGIN) * (best.seconds or 0.0):
         best = default
-    if key is not None and complete:
-        DiskCache("tuned").put(key, json.dumps(dict(best.values)).encode())
+    if key is not None:
+        kept = {"values": dict(best.values), "complete": complete, "budget_s": budget_s}
+        DiskCache("tuned").put(key, json.dumps(kept).encode())
     return Tuned(kernel, dict(best.values), attempts, complete, False)
 
 

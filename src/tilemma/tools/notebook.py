@@ -9,17 +9,20 @@ from __future__ import annotations
 import base64
 import inspect
 import re
+import traceback
 from functools import singledispatch
 from html import escape
 
 from tilemma.atoms.atom import Atom, CopyAtom, MmaAtom
 from tilemma.compiler import Compiled
-from tilemma.errors import TilemmaError, visible
+from tilemma.errors import TilemmaError, debugging, shown_file, visible
 from tilemma.explain import Explanation
 from tilemma.front_end_cache import TextSource
 from tilemma.kernels import Kernel
 from tilemma.layouts import SharedLayout
 from tilemma.machine.run import Report, Verdict
+from tilemma.modules import Module
+from tilemma.sources import program_frames
 from tilemma.tools.schedule import Schedule
 from tilemma.tools.show import operands_of
 from tilemma.tools.show_svg import SHOWN_LINES, atom_svg, shared_svg
@@ -80,6 +83,11 @@ def _(value: Kernel) -> str:
             text = ""
     source = _folded("source", _block(text)) if text else ""
     return f"<div><b>kernel <code>{_text(value.name)}</code></b>{source}</div>"
+
+
+@html.register
+def _(value: Module) -> str:
+    return f"<div><b>{_text(value.file)}</b>{''.join(map(html, value.kernels.values()))}</div>"
 
 
 @html.register
@@ -150,3 +158,16 @@ def _(value: SharedLayout) -> str:
         if value.lines > SHOWN_LINES:
             parts.append(_block(f"the first {SHOWN_LINES} of {value.lines} lines"))
     return f"<div>{''.join(parts)}</div>"
+
+
+def traceback_of(error: TilemmaError) -> list[str]:
+    """The lines that a notebook shows for ``error``: the frames of the program, and the message; all frames if the
+    variable TILEMMA_DEBUG is set."""
+    if debugging():
+        return "".join(traceback.format_exception(error)).splitlines()
+    lines = ["Traceback (most recent call last):"]
+    for frame in program_frames(error):
+        lines.append(f"  {shown_file(frame.filename)}, line {frame.lineno}, in {frame.name}")
+        if frame.line:
+            lines.append(f"    {frame.line}")
+    return [visible(line) for line in lines] + [f"{type(error).__name__}: {error.render()}"]
