@@ -70,7 +70,7 @@ ALLOWED["c_export"] = ALLOWED["kernels"] | {"kernels"}
 ALLOWED["modules"] = ALLOWED["kernels"] | {"kernels"}
 # Inside `targets/ptx`, in the order data passes them: each may import those before it.
 PTX = ("target", "tensor_copies", "thread_values", "version", "passes", "lower", "printer")
-TOP = {"ops", "torch", "tools", "cli", "__init__"}
+TOP = {"ops", "torch", "tools", "cli", "__init__", "__main__"}
 MAX_LINES = 550
 
 

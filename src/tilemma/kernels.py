@@ -18,6 +18,7 @@ from tilemma.environment import Environment, content
 from tilemma.errors import (
     WrongArgument,
     WrongArgumentType,
+    debugging,
     described,
 )
 from tilemma.forking import ForkSafeLock
@@ -29,7 +30,7 @@ from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
 from tilemma.runtime import arrays, binding, packed
 from tilemma.runtime.allocation import with_allocated
-from tilemma.sources import debugging, shows_user_frames
+from tilemma.sources import shows_user_frames
 from tilemma.targets import check_choice, registered
 from tilemma.targets.ptx.target import Target, targets
 

@@ -117,8 +117,8 @@ STATEMENTS = [
     # what Python refuses by itself
     ("x = «round(n)»", "wrong-value", "a value that is only known when the kernel runs"),
     ("x = «divmod(n, 2)»", "wrong-value", "a value that is only known when the kernel runs"),
-    ("x = «n.real»", "wrong-value", "an attribute of a value"),
-    ("«b.shape» = (3, 3)", "wrong-value", "an attribute of a tile"),
+    ("x = «n.real»", "wrong-value", "`.real` got a value"),
+    ("«b.shape» = (3, 3)", "wrong-value", "`.shape` got a tile"),
     # flags
     ("e = «event(2, ready='no')»", "wrong-value", "True or False"),
     ("with «inthreads(n > 2, async_='no')»: pass", "wrong-value", "True or False"),

@@ -97,7 +97,8 @@ def _for(fused: Fused, at: int) -> tuple[Span, str, str] | None:
 
 def _inside(fused: Fused, opening: int) -> str:
     """The text in the brackets that open at ``opening``, if it is short; otherwise `x`."""
-    depth, texts = 0, []
+    depth = 0
+    texts: list[str] = []
     for terminal, token in fused[opening : opening + 20]:
         depth += (token.text == "(") - (token.text == ")")
         if not depth:

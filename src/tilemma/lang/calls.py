@@ -37,8 +37,8 @@ def refused_call(e: Exception) -> CompileError | None:
         if name in articles and isinstance(e, AttributeError):
             wanted = "what docs/language.md lists for it"
             fix = python_form(str(e.name or "")) or "read or set something else, or remove it"
-            got = f"`{e.name}`" if e.name else "an assignment"
-            return WrongValue(span, what=f"an attribute of {articles[name]}", got=got, wanted=wanted, fix_text=fix)
+            what = f"`.{e.name}`" if e.name else "the assignment of an attribute"
+            return WrongValue(span, what=what, got=articles[name], wanted=wanted, fix_text=fix)
         if name in articles:
             what, advice = "an operator of Python", ""
             if name in ("Fragment", "Elementwise"):

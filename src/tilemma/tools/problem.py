@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilemma.dtypes import DType
-from tilemma.errors import LaunchError, WrongArgument, nearest
+from tilemma.errors import LaunchError, Span, WrongArgument, nearest
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Binary, Call, Dim, Unary, value_of, walk
 from tilemma.ir.usage import read, size, written
@@ -41,9 +41,12 @@ class BadShape(LaunchError):
 
 class BadArgument(LaunchError):
     code = "bad-argument"
-    found = "`--{option} {text}`: {problem}"
+    found = "`--{option}{said}`: {problem}"
     expected = "{wanted}"
     fix = "{fix_text}"
+
+    def __init__(self, span: Span | None = None, *, text: str = "", **facts: Any) -> None:
+        super().__init__(span, **{"text": text, "said": f" {text}" if text else "", **facts})
 
 
 def read_module(file: str, defines: Mapping[str, Any]) -> Module:
