@@ -62,7 +62,7 @@ STATEMENTS = [
         "fragment, dst, and the keywords transp=, rows=, columns=",
     ),
     ("«a[0, 0]» = tm.math.exp(a)", "wrong-value", "arithmetic on tiles in memory"),
-    ("x = «(a + 1).sum»(axis=1)", "wrong-value", "tile.sum(axis=1)"),
+    ("x = «(a + 1).sum»(axis=1)", "wrong-member", "tile.sum(axis=1)"),
     ("for i in «foreach(range(2, 5))»: pass", "wrong-value", "`foreach(5, start=2, step=1)`"),
     ("for i in «parallel(4, 'thread')»: pass", "wrong-value", '`parallel(n, level="thread")`'),
     ("x = «mma.load(a, 'f16')»", "wrong-value", 'dtype="f16"'),
@@ -117,8 +117,8 @@ STATEMENTS = [
     # what Python refuses by itself
     ("x = «round(n)»", "wrong-value", "a value that is only known when the kernel runs"),
     ("x = «divmod(n, 2)»", "wrong-value", "a value that is only known when the kernel runs"),
-    ("x = «n.real»", "wrong-value", "`.real` got a value"),
-    ("«b.shape» = (3, 3)", "wrong-value", "`.shape` got a tile"),
+    ("x = «n.real»", "wrong-member", "has no member `.real`"),
+    ("«b.shape» = (3, 3)", "wrong-value", "an assignment to `shape`"),
     # flags
     ("e = «event(2, ready='no')»", "wrong-value", "True or False"),
     ("with «inthreads(n > 2, async_='no')»: pass", "wrong-value", "True or False"),

@@ -412,7 +412,7 @@ PYTHON = (
     python("e = event(2); y = e[0][1]"),
     python("e = event(2); y = e.foo"),
     python("e = event(2); wait(e[3])"),
-    python("x = tm.math.exp(c)"),
+    python("c[0, 0] = tm.math.exp(c)"),
     python("x = tm.math.exp('a')"),
     python("x = tm.math.pow(1.0)"),
     python("mma.load(b, c)",2),

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilemma.errors import CompileError, Span, nearest, source_line
 from tilemma.ir.constructs import KINDS
-from tilemma.ir.refusals import WrongArity, WrongValue
+from tilemma.ir.refusals import WrongArity, WrongMember, WrongValue
 from tilemma.ir.spellings import python_form
 from tilemma.lang.spans import instruction_span
 
@@ -37,8 +37,10 @@ def refused_call(e: Exception) -> CompileError | None:
         if name in articles and isinstance(e, AttributeError):
             wanted = "what docs/language.md lists for it"
             fix = python_form(str(e.name or "")) or "read or set something else, or remove it"
-            what = f"`.{e.name}`" if e.name else "the assignment of an attribute"
-            return WrongValue(span, what=what, got=articles[name], wanted=wanted, fix_text=fix)
+            if e.name and "setter" not in str(e):
+                return WrongMember(span, kind=articles[name], name=e.name, known=wanted, suggestion=fix)
+            got = f"an assignment to `{e.name}`" if e.name else "an assignment"
+            return WrongValue(span, what=f"an attribute of {articles[name]}", got=got, wanted=wanted, fix_text=fix)
         if name in articles:
             what, advice = "an operator of Python", ""
             if name in ("Fragment", "Elementwise"):
