@@ -37,9 +37,9 @@ def refused_call(e: Exception) -> CompileError | None:
         if name in articles and isinstance(e, AttributeError):
             wanted = "what docs/language.md lists for it"
             fix = python_form(str(e.name or "")) or "read or set something else, or remove it"
-            if e.name and "setter" not in str(e):
+            if e.name:
                 return WrongMember(span, kind=articles[name], name=e.name, known=wanted, suggestion=fix)
-            got = f"an assignment to `{e.name}`" if e.name else "an assignment"
+            got = "an assignment"
             return WrongValue(span, what=f"an attribute of {articles[name]}", got=got, wanted=wanted, fix_text=fix)
         if name in articles:
             what, advice = "an operator of Python", ""
