@@ -15,8 +15,6 @@ SHARED_BYTES = D_AT + 128 * 128 * 4
 ACCUMULATED = 512  # added to the accumulator beforehand where the instruction is asked to accumulate
 SLOTS = 32  # what the list of one register has room for: 16 elements along K, two digits each
 
-RATE_UNROLL = 8
-
 
 def header(arch: str) -> str:
     # 8.7 has the newest form, m16n8k16 of 8-bit floats.
@@ -69,64 +67,6 @@ def mma_sync(atom: MmaAtom, name: str) -> str:
     registers = {x: names(x, getattr(atom, x).registers) for x in (*letters, "d")}
     body += ["  " + atom.emit(**registers), *move("d"), "  ret;"]
     return entry(name, ", ".join(f"u64 {x}_at" for x in (*letters, "d")), 32, body)
-
-
-def mma_sync_rate(atom: MmaAtom, name: str, threads: int = 512, chains: int = 4) -> str:
-    """Clock cycles of ``threads`` / 32 warps, each with ``chains`` independent accumulators, to out[0].
-
-    A and B are zeros that only memory knows, and every chain starts elsewhere and is stored: equal chains, and
-    those without a use, the assembler makes one.
-    """
-    body = [
-        "  .reg .u32 %turn, %turns, %thread;",
-        "  .reg .u64 %out, %t0, %t1;",
-        "  .reg .pred %more, %first;",
-        *(declare(getattr(atom, x), x) for x in "ab"),
-    ]
-    results = [[f"%d{j}_{i}" for i in range(atom.d.registers)] for j in range(chains)]
-    body += [f"  .reg .{atom.d.register} {', '.join(chain)};" for chain in results]
-    body += _clock_start()
-    for j, chain in enumerate(results):
-        start = f"0f{_f32(j)}" if atom.d.register == "f32" else str(j)
-        body += [f"  mov.{atom.d.register} {r}, {start};" for r in chain]
-    body += [f"  ld.global.b32 {r}, [%out];" for x in "ab" for r in names(x, getattr(atom, x).registers)]
-    body += [*_clock(0), "LOOP:"]
-    for _ in range(RATE_UNROLL):
-        for chain in results:
-            a, b = names("a", atom.a.registers), names("b", atom.b.registers)
-            body.append("  " + atom.emit(d=chain, a=a, b=b, c=chain))
-    body += _clock_end([r for chain in results for r in chain], atom.d.register, threads)
-    return entry(name, "u64 out_at, u32 turns", threads, body)
-
-
-def _clock_start() -> list[str]:
-    return [
-        "  mov.u32 %thread, %tid.x;",
-        "  setp.eq.u32 %first, %thread, 0;",
-        "  ld.param.u64 %out, [out_at];",
-        "  ld.param.u32 %turns, [turns];",
-        "  mov.u32 %turn, 0;",
-    ]
-
-
-def _clock(which: int) -> list[str]:
-    return ["  bar.sync 0;", f"  mov.u64 %t{which}, %clock64;"]
-
-
-def _clock_end(results: list[str], register: str, threads: int, before: Iterable[str] = ()) -> list[str]:
-    """The loop's end; the cycles to out[0] and every lane's results behind them."""
-    return [
-        "  add.u32 %turn, %turn, 1;",
-        "  setp.lt.u32 %more, %turn, %turns;",
-        "  @%more bra LOOP;",
-        *before,
-        *_clock(1),
-        "  sub.u64 %t1, %t1, %t0;",
-        "  @%first st.global.u64 [%out], %t1;",
-        "  mad.wide.u32 %out, %thread, 4, %out;",
-        *(f"  st.global.{register} [%out + {8 + 4 * threads * i}], {r};" for i, r in enumerate(results)),
-        "  ret;",
-    ]
 
 
 def _wgmma_variants(atom: MmaAtom) -> list[tuple[int, int]]:
@@ -362,47 +302,6 @@ def _f32(value: float) -> str:
     import struct
 
     return struct.pack(">f", value).hex().upper()
-
-
-def wgmma_rate(atom: MmaAtom, name: str) -> str:
-    """Clock cycles of two warpgroups, each one chain of instructions on zeros, to out[0]."""
-    rs = atom.a.in_registers
-    zero = "0f00000000" if atom.d.register == "f32" else "0"
-    body = [
-        "  .reg .u32 %turn, %turns, %thread, %smem, %i;",
-        "  .reg .u64 %out, %t0, %t1, %desca, %descb, %start;",
-        "  .reg .pred %more, %first;",
-        declare(atom.d, "d"),
-        *([declare(atom.a, "a")] if rs else []),
-        "  mov.u32 %smem, smem;",
-        "  mov.u32 %thread, %tid.x;",
-        "  shl.b32 %i, %thread, 2;",
-        "CLEAR:",
-        "  add.u32 %turn, %smem, %i;",
-        "  st.shared.u32 [%turn], 0;",
-        "  add.u32 %i, %i, 1024;",
-        f"  setp.lt.u32 %more, %i, {D_AT};",
-        "  @%more bra CLEAR;",
-        "  fence.proxy.async;",
-        "  shr.u32 %i, %smem, 4;",
-        "  cvt.u64.u32 %start, %i;",
-        "  ld.param.u64 %desca, [desc_a];",
-        "  add.u64 %desca, %desca, %start;",
-        "  ld.param.u64 %descb, [desc_b];",
-        "  add.u64 %descb, %descb, %start;",
-        f"  add.u64 %descb, %descb, {B_AT >> 4};",
-        *(f"  mov.{atom.d.register} {r}, {zero};" for r in names("d", atom.d.registers)),
-        *(f"  mov.b32 %a{i}, 0;" for i in range(4) if rs),
-        *_clock_start(),
-        *_clock(0),
-        "  wgmma.fence.sync.aligned;",
-        "LOOP:",
-        *([_wgmma_emit(atom, 0, 0, 1)] * RATE_UNROLL),
-        "  wgmma.commit_group.sync.aligned;",
-        "  wgmma.wait_group.sync.aligned 1;",
-        *_clock_end(names("d", atom.d.registers), atom.d.register, 256, ["  wgmma.wait_group.sync.aligned 0;"]),
-    ]
-    return entry(name, "u64 out_at, u32 turns, u64 desc_a, u64 desc_b", 256, body)
 
 
 def matrix_copy(atom: CopyAtom, name: str) -> str:

@@ -77,15 +77,13 @@ def module_of(atom: Atom) -> str:
 
 
 def kernel(atom: Atom) -> str:
-    """PTX of the record's entries: the proof, and for multiplying records the rate."""
+    """PTX of the record's entry."""
     name = entry_name(atom)
     if isinstance(atom, CopyAtom):
         return kernels.matrix_copy(atom, name) if atom.fragment else kernels.async_copy(atom, name)
     if not atom.asynchronous:
-        proof = kernels.mma_sync(atom, name)
-        return proof + "\n" + kernels.mma_sync_rate(atom, name + "_rate") if has_rate(atom) else proof
-    proof = kernels.wgmma(atom, name) if is_dense_16_bit(atom) else forms.kernel(atom, name)
-    return proof + "\n" + kernels.wgmma_rate(atom, name + "_rate") if has_rate(atom) else proof
+        return kernels.mma_sync(atom, name)
+    return kernels.wgmma(atom, name) if is_dense_16_bit(atom) else forms.kernel(atom, name)
 
 
 def modules(atoms: Sequence[Atom], arch: str) -> dict[str, str]:
@@ -120,16 +118,6 @@ def gathered(operand: Operand, matrix: NDArray[Any], count: int = 0) -> NDArray[
 def is_dense_16_bit(atom: MmaAtom) -> bool:
     """Whether a wgmma record has the proof below, which spells out its map; the others have `proof_wgmma`'s."""
     return atom.a.dtype.bits == 16 and atom.e is None
-
-
-def has_rate(atom: MmaAtom) -> bool:
-    """Whether the throughput of the record is measured: of wgmma's, dense ones of a few widths; of emulated ones
-    not, since the assembler takes parts of their sequence out of the loop."""
-    if atom.emulated:
-        return False
-    if atom.kind == "wgmma":
-        return is_dense_16_bit(atom) or (atom.shape[1] in (64, 128, 256) and atom.a.dtype.bits > 1)
-    return atom.kind == "mma.sync" and atom.d.register != "f64"
 
 
 def prove_mma_sync(atom: MmaAtom, run: Runner, limit: int | None = None) -> Finding:
@@ -363,23 +351,6 @@ def prove_wgmma_rows(atom: MmaAtom, run: Runner, **options: Any) -> Finding:
     return Finding(*forms.prove(atom, run, module_of(atom), entry_name(atom), bits_of, **options))
 
 
-def rate(atom: MmaAtom, run: Runner) -> float:
-    """Multiply-adds per SM and clock that one CTA sustains, the median of three runs."""
-    m, n, k = atom.shape
-    turns, cycles = 64, []
-    for _ in range(4):
-        if atom.kind == "mma.sync":
-            threads, units, chains, extra, shared = 512, 16, 4, [], 0
-        else:
-            threads, units, chains, shared = 256, 2, 1, kernels.SHARED_BYTES
-            tiles = [shared_layout(atom.a.dtype, r, 1024 // atom.a.dtype.bits, "K", 128) for r in (64, n)]
-            extra = [("u64", t.descriptor(0, 0, r, k).encode()) for t, r in zip(tiles, (64, n), strict=True)]
-        out = np.zeros(2 + threads * chains * atom.d.registers, np.uint32)
-        run(module_of(atom), entry_name(atom) + "_rate", 1, threads, shared, [out, ("u32", turns), *extra])
-        cycles.append(int(out[:2].view(np.uint64)[0]))
-    return turns * units * chains * kernels.RATE_UNROLL * m * n * k / sorted(cycles[1:])[1]
-
-
 # --- assembling ---------------------------------------------------------------------------------------------
 
 
@@ -446,12 +417,10 @@ def main() -> int:
     out = options.out or ROOT / "docs" / "proofs" / f"{short}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     records: dict[str, Any] = {}
-    rates: dict[str, int] = {}
     for name in ready:
         members = [a for a in atoms if module_of(a) == name]
         begun = time.perf_counter()
         records |= {a.name: prove(a, gpu.run).to_json(a) for a in members}
-        rates |= {a.name: round(rate(a, gpu.run)) for a in members if isinstance(a, MmaAtom) and has_rate(a)}
         now = time.perf_counter()
         print(f"{now - started:.1f} s: {name}, {len(members)} records in {now - begun:.1f} s", file=sys.stderr)
         order = {a.name: i for i, a in enumerate(atoms)}
@@ -465,7 +434,6 @@ def main() -> int:
             "seconds": round(now - started, 1),
             "configurations": configurations,
             "records": numbered,
-            "fma_per_sm_and_clock": {n: rates[n] for n in sorted(rates, key=order.__getitem__)},
         }
         out.write_text(json.dumps(result, indent=1) + "\n")  # after each module: a run that is stopped keeps it
         if now - started > options.seconds:

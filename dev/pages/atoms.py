@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from dev.pages.forms import taken_by_ptxas
 from dev.pages.proofs import proof_summary, read_proofs
 from tilemma.atoms import CopyAtom, MmaAtom, catalogue
 from tilemma.cute import TiledMMA
@@ -67,7 +68,8 @@ def atoms_page(proofs: Mapping[str, Mapping[str, Any]]) -> str:
         f"![fragments of {_PICTURED}](img/fragment_m16n8k16.svg)",
         "",
         *_multiplying(),
-        *_rates(proofs),
+        *_rates(),
+        *taken_by_ptxas(),
         *_copying(),
         *_shared_memory(),
         *_proofs(proofs),
@@ -128,10 +130,10 @@ def _operand(members: list[MmaAtom], letter: str) -> str:
     return f"{span} {operand.register}"
 
 
-def _rates(proofs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    yield "## Rates"
+def _rates() -> Iterator[str]:
+    yield "## Rates and latencies"
     yield ""
-    yield "The tables list dense multiply-adds per SM and clock: the peak, and the rate that one CTA reached."
+    yield "Peaks, in dense multiply-adds per SM and clock:"
     yield ""
     peaks: dict[tuple[str, int, str], list[str]] = {}
     for name, members in _families():
@@ -141,19 +143,24 @@ def _rates(proofs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         ("architecture", "peak", "instructions", "source"),
         [(arch, str(fma), ", ".join(names), source) for (arch, fma, source), names in sorted(peaks.items())],
     )
-    for proof in proofs.values():
-        yield f"Measured on {proof['device']} ({proof['arch']}), {proof['date']}:"
-        yield ""
-        measured = proof["fma_per_sm_and_clock"]
-        rows = [(f"`{name}`", _reached(members, measured)) for name, members in _families()]
-        yield from _table(("instruction", "reached"), [r for r in rows if r[1]])
-
-
-def _reached(members: list[MmaAtom], measured: Mapping[str, float]) -> str:
-    if len(members) == 1:
-        return str(measured.get(members[0].name, ""))
-    shown = [m for m in members if m.shape[1] in (8, 16, 32, 64, 128, 192, 256) and m.name in measured]
-    return ", ".join(f"{measured[m.name]} (N = {m.shape[1]})" for m in shown)
+    (facts,) = {(x.device, x.arch, x.date) for a in catalogue.values() if (x := a.measured)}
+    yield "Measured by `bench/time_atoms.py` on {} ({}), {}: multiply-adds per SM and clock".format(*facts)
+    yield (
+        "(of sparse instructions those of the dense product), and clocks from one instruction to the next that "
+        "needs its result; for wgmma from the instruction to the end of the wait for its group."
+    )
+    yield ""
+    rows = []
+    for name, members in _families():
+        shown = [m for m in members if len(members) == 1 or m.shape[1] in (8, 32, 64, 128, 192, 256)]
+        for m in shown:
+            if (found := m.measured) is not None:
+                width = f"`{name}`, N = {m.shape[1]}" if len(members) > 1 else f"`{name}`"
+                rows.append((width, f"{found.rate:g}", f"{found.latency:g}"))
+    for copy in catalogue.copies():
+        if copy.measured is not None:
+            rows.append((f"`{copy.name}`", "", f"{copy.measured.latency:g}"))
+    yield from _table(("instruction", "rate", "latency"), rows)
 
 
 def _copying() -> Iterator[str]:

@@ -116,15 +116,3 @@ def test_a_whole_record_with_its_map() -> None:
     # Elements 0 to 7 of A are lane 0's: two rows, and in each row four products a column, two digits each.
     rows = (atom.d.coordinates_table % 64).reshape(-1)
     assert set(counts[(rows == 0) | (rows == 8)]) == {8} and counts.sum() == 2 * 8 * 8
-
-
-@pytest.mark.parametrize("name", ["SM80_16x8x8_F32F16F16F32_TN", "SM90_64x8x16_F32F16F16_SS"])
-def test_rates_run(name: str) -> None:
-    atom = catalogue[name]
-    run = Machine(atom).run
-
-    def few(*call: Any) -> None:
-        arguments = [("u32", 1) if isinstance(a, tuple) and a[0] == "u32" else a for a in call[-1]]
-        run(*call[:-1], arguments)
-
-    assert proof.rate(atom, few) > 0

@@ -113,19 +113,21 @@ SPARSE: list[tuple[str, str, str, Any]] = [
 ]
 
 
-def sparse_inputs(a: str, b: str) -> tuple[dict[str, Any], Any]:
-    """Registers of A (two of four columns), B, C and the metadata; A times B plus C."""
+def sparse_inputs(a: str, b: str, packed: bool = False) -> tuple[dict[str, Any], Any]:
+    """Registers of A (two of four columns, or of four pairs of them), B, C and the metadata; A times B plus C."""
+    k, pattern, kind = (128, "s4", "u4") if packed else (64, "e4m3", "u8")
     kept = np.sort(RNG.permuted(np.tile(np.arange(4), (16, 16, 1)), axis=2)[..., :2], axis=2)
     fields = kept[..., 0] | kept[..., 1] << 2
-    x, y, c = tile(16, 32, a), tile(8, 64, b), RNG.integers(-9, 9, (16, 8))
-    dense = np.zeros((16, 64))
-    np.put_along_axis(dense, sparse.stored_columns(fields, "e4m3"), x.astype(float), axis=1)
+    x, y, c = tile(16, k // 2, a), tile(8, k, b), RNG.integers(-9, 9, (16, 8))
+    dense = np.zeros((16, k))
+    np.put_along_axis(dense, sparse.stored_columns(fields, pattern), x.astype(float), axis=1)
+    held = [t.view(np.uint8) if packed else contained(t, name) for t, name in ((x, a), (y, b))]
     columns = [
-        fragments.pack(codes.astype(np.int64)[fragments.mma_fragment((16, 8, k), letter, "u8")], "u8")
-        for codes, k, letter in ((contained(x, a), 32, "A"), (contained(y, b).T, 64, "B"))
+        fragments.pack(codes.astype(np.int64)[fragments.mma_fragment((16, 8, depth), letter, kind)], kind)
+        for codes, depth, letter in ((held[0], k // 2, "A"), (held[1].T, k, "B"))
     ]
-    columns.append(c[fragments.mma_fragment((16, 8, 64), "C", "f32")].astype(np.float32).view(np.uint32))
-    lane, shift = sparse.metadata_map(64, "e4m3", 0)
+    columns.append(c[fragments.mma_fragment((16, 8, k), "C", "f32")].astype(np.float32).view(np.uint32))
+    lane, shift = sparse.metadata_map(k, pattern, 0)
     metadata = np.zeros(32, np.uint32)
     np.bitwise_or.at(metadata, lane, (fields << shift).astype(np.uint32))
     words = np.concatenate([*columns, metadata[:, None]], axis=1)
@@ -150,6 +152,53 @@ def test_sparse_products(kind: str, a: str, b: str, at: Any, assembles: Callable
     opcode = f"mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.kind::{kind}{scaled}.{types}"
     got = run(opcode, inputs, tail, assembles, registers_of_b=4)
     assert (got == (rows * x) @ (columns * y).T + c).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "scale"), [("mxf4", 2, "ue8m0"), ("mxf4nvf4", 2, "ue8m0"), ("mxf4nvf4", 4, "ue4m3")]
+)
+def test_sparse_products_of_packed_elements(
+    kind: str, count: int, scale: str, assembles: Callable[[str, str], None]
+) -> None:
+    """A block of scales spans a half or a quarter of the columns of the whole A."""
+    inputs, (x, y, c) = sparse_inputs("e2m1", "e2m1", packed=True)
+    exponents = RNG.integers(0, 4, (2, 32, 4))
+    codes = (exponents + 126 if scale == "ue8m0" else (exponents + 6) << 3).astype(np.uint8)
+    values = codes.view(ml_dtypes.float8_e8m0fnu if scale == "ue8m0" else ml_dtypes.float8_e4m3fn).astype(float)
+    inputs |= {f"b32/{13 + i}": codes[i].copy().view(np.uint32)[:, 0] for i in range(2)}
+    got = run(
+        f"mma.sp::ordered_metadata.sync.aligned.m16n8k128.row.col.kind::{kind}.block_scale.scale_vec::{count}X"
+        f".f32.e2m1.e2m1.f32.{scale}",
+        inputs, ", %i12, 0, %i13, {0, 1}, %i14, {0, 2}", assembles, registers_of_b=4,
+    )  # fmt: skip
+    row, column = np.arange(16), np.arange(8)
+    of_a = values[0][4 * (row % 8) + 2 + row // 8][:, :count]
+    of_b = values[1][4 * column + 2][:, :count]
+    blocks = [t.reshape(len(t), count, -1) for t in (x, y)]
+    assert (got == np.einsum("ms,msk,ns,nsk->mn", of_a, blocks[0], of_b, blocks[1]) + c).all()
+
+
+def test_sparse_products_that_sum_in_f16(assembles: Callable[[str, str], None]) -> None:
+    """The form that sm_120a takes without the name of its kind."""
+    inputs, (x, y, c) = sparse_inputs("e4m3", "e5m2")
+    words = np.stack([inputs[f"b32/{i}"] for i in range(8, 12)], axis=1).view(np.float32).astype(np.float16)
+    inputs = {k: v for k, v in inputs.items() if int(k[4:]) not in (10, 11)}
+    inputs |= {
+        f"b32/{8 + i}": np.ascontiguousarray(words[:, 2 * i : 2 * i + 2]).view(np.uint32)[:, 0] for i in (0, 1)
+    }
+    inputs["b32/10"] = inputs.pop("b32/12")
+    code = (
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.f16.e4m3.e5m2.f16 "
+        "{%o0, %o1}, {%i0, %i1, %i2, %i3}, {%i4, %i5, %i6, %i7}, {%i8, %i9}, %i10, 0;"
+    )
+    kinds = ["b32"] * len(inputs)
+    assembles(ptx_for(code, ["b32"] * 2, kinds, "sm_120a", "8.7"), "sm_120a")
+    out = np.stack(execute(code, ["b32"] * 2, inputs, "sm_120a", "8.7"), axis=1).view(np.float16)
+    full = np.zeros((16, 8))
+    full[fragments.mma_fragment((16, 8, 64), "D", "f16")] = out
+    assert (full == x @ y.T + c).all()
+    with pytest.raises(machine.HazardError, match="D f32"):
+        execute(code, ["b32"] * 2, inputs, "sm_90a", "8.7")
 
 
 def test_sparse_metadata_that_falls_is_refused(assembles: Callable[[str, str], None]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensor_layouts import Layout, size
 
+from tilemma.atoms.measured import Measured, measured
 from tilemma.checked import checked, instance, integer, one_of
 from tilemma.display import Displayed
 from tilemma.dtypes import DType
@@ -306,6 +307,11 @@ class _Instruction(Displayed):
         """A hash of every property that hardware could contradict: PTX, shapes, types, layouts, registers."""
         facts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name not in _NOT_PROVABLE]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+    @property
+    def measured(self) -> Measured | None:
+        """Its latency and rate on hardware, None where nobody has measured it."""
+        return measured(self.name)
 
     @cached_property
     def holes(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from itertools import product
 
 from tilemma.atoms.atom import Family, MmaAtom
 from tilemma.atoms.metadata import metadata, selector
-from tilemma.atoms.warp import FROM_90, NO_FP8, accumulator, letters, operand
+from tilemma.atoms.warp import FROM_90, FROM_100, NO_FP8, accumulator, letters, operand
 from tilemma.dtypes import DType, bf16, e4m3, e5m2, f16, f32, s4, s8, s32, tf32, u4, u8
 
 
@@ -20,6 +20,9 @@ def _record(d: DType, a: DType, b: DType, k: int, saturates: bool, ordered: bool
     types = ".".join(t.ptx for t in (d, a, b, d))
     form = f"m16n8k{k}.row.col{'.satfinite' if saturates else ''}.{types}"
     emulated = NO_FP8 if float8 else FROM_90 if a.bits == 4 else ()
+    if not ordered and a in (f16, s8, u8):
+        # Metadata without order: A and its metadata are sorted first.
+        emulated = FROM_100
     suffix = ("_SATURATE" if saturates else "") + ("" if ordered else "_UNORDERED")
     sp = "sp::ordered_metadata" if ordered else "sp"
     return MmaAtom(

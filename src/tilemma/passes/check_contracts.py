@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -19,6 +19,7 @@ from tilemma.ir.types import Contract, Space, View
 from tilemma.ir.walk import expressions, rewrite, views
 from tilemma.ir.walk import walk as operations
 from tilemma.passes.check_apply import check_visited
+from tilemma.passes.check_extents import launch_checks
 from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Site, names, sites
@@ -146,6 +147,8 @@ class CheckContracts:
                         raise StoreShape(store.span, name=f.name, shape=shape_text(dst.shape))
                     if have is not None:
                         _same(f.name, have[::-1] if store.transpose else have, stored, store.span)
+                    else:
+                        _store_part(store, stored)
             for _, ref in fragment_uses(site.op):
                 _subscripts(ref, fragments.declared[ref.name], site)
             if isinstance(site.op, t.Apply):
@@ -173,7 +176,21 @@ class CheckContracts:
             if name in written and name not in fragments.loads:
                 continue
             log.append(Decision("contracts", name, f"a tile of {shape_text(shape)}", {"shape": list(shape)}))
-        return replace(kernel, body=rewrite(kernel.body, shaped))
+        always = (s.op for s in sites(kernel.body) if not any(_conditional(p) for p in s.parents))
+        limits = launch_checks(always, stored)
+        return replace(kernel, body=(*limits, *rewrite(kernel.body, shaped)))
+
+
+def _store_part(store: Store, shapes: Mapping[str, tuple[int, int]]) -> None:
+    """A store to a view of which the launch knows an extent: the other one is the tile's."""
+    given, tile = matrix(store.dst).shape, shapes.get(store.fragment.name)
+    if tile is not None:
+        wanted = tile[::-1] if store.transpose else tile
+        if any(value_of(e) not in (None, n) for e, n in zip(given, wanted, strict=True)):
+            have = given[::-1] if store.transpose else given
+            raise AccumulatorShape(
+                store.span, name=store.fragment.name, have=shape_text(have), other=shape_text(tile)
+            )
 
 
 def _tile(view: View) -> tuple[int, int] | None:

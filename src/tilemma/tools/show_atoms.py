@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 from tilemma.atoms import MmaAtom, catalogue
@@ -46,13 +47,17 @@ def summary(atom: Atom) -> dict[str, Any]:
         "ptx": atom.ptx,
         "section": atom.section,
         "asynchronous": atom.asynchronous,
+        "measured": None,
     }
+    if (times := atom.measured) is not None:
+        found["measured"] = {field.name: getattr(times, field.name) for field in fields(times)}
     if isinstance(atom, MmaAtom):
         found |= {
             "shape": list(atom.shape),
             "types": {letter: str(o.dtype) for letter, o in atom.operands.items()},
             "registers": {letter: o.registers for letter, o in atom.operands.items() if o.in_registers},
             "majors": {letter: list(o.majors) for letter, o in atom.operands.items() if o.majors},
+            "emulated": list(atom.emulated),
             "rates": [{"arch": r.arch, "fma": r.fma, "source": r.source} for r in atom.rates],
         }
     else:

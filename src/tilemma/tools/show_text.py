@@ -34,6 +34,11 @@ def facts(atom: Atom) -> Iterator[str]:
         rows = f"{atom.matrices} matrices of 8 rows of {atom.row_bytes} bytes{turned}"
         yield f"{rows}; lane i has the address of row i"
     yield f"{atom.section}; PTX {atom.ptx_version[0]}.{atom.ptx_version[1]}"
+    if isinstance(atom, MmaAtom) and atom.emulated:
+        yield f"emulated on {', '.join(atom.emulated)}: ptxas makes several instructions of it"
+    if (found := atom.measured) is not None:
+        rate = "" if found.rate is None else f", {found.rate:g} multiply-adds per SM and clock"
+        yield f"measured on {found.device} ({found.arch}), {found.date}: latency {found.latency:g} clocks{rate}"
 
 
 def operand_facts(letter: str, operand: Operand) -> Iterator[str]:

@@ -91,12 +91,11 @@ def scaled(d: Decoder, match: str) -> None:
     arch = Arch.parse(d.program.arch)
     if arch.number // 10 != 12 or not arch.suffix:
         d.needs(120, feature="sm_120a")
-    name = d.one_of(tuple(_KINDS))
+    # ptxas takes `kind::f8f6f4` without its name where no other form has the types.
+    name = d.one_of(tuple(_KINDS), "kind::f8f6f4")
     kind = _KINDS[name]
     ordered = "sp::ordered_metadata" in d.mods
     d.used.update((match, "sync", "aligned", "row", "col", name, "sp::ordered_metadata"))
-    if ordered and kind.container != "u8":
-        d.unsupported("sparse products of packed 4-bit elements")
     k = kind.k * (2 if ordered else 1)
     if match != f"m16n8k{k}":
         d.refuse(f"the shape of .{name} is m16n8k{k}, not {match}")
@@ -127,6 +126,8 @@ def _execute(d: Decoder, kind: Kind, types: list[str], k: int, count: int, scale
     b = Fragment(d, operands[2], shape, "B", kind.container, write=False)
     c = Fragment(d, operands[3], shape, "C", td, write=False)
     out = Fragment(d, operands[0], shape, "D", td, write=True)
+    # The pattern is that of integers of the container: pairs of elements in a byte of two.
+    pattern = "s4" if kind.container == "u4" else "e4m3"
     metadata = d.src(operands[4], "b32") if sparse_a else -1
     selector = d.immediate(operands[5]) if sparse_a else 0
     rest = operands[6 if sparse_a else 4 :]
@@ -142,10 +143,10 @@ def _execute(d: Decoder, kind: Kind, types: list[str], k: int, count: int, scale
         aligned.whole_warp(f, ins, m)
         left, right = kind.values[ta][a.load(w)], kind.values[tb][b.load(w)]
         if sparse_a:
-            fields = sparse.metadata_fields(w.v[3][metadata], k, "e4m3", selector)
-            check_metadata(f, ins, fields, "e4m3", ordered=True)
+            fields = sparse.metadata_fields(w.v[3][metadata], k, pattern, selector)
+            check_metadata(f, ins, fields, pattern, ordered=True)
             whole = np.zeros((16, k))
-            np.put_along_axis(whole, sparse.stored_columns(fields, "e4m3"), left, 1)
+            np.put_along_axis(whole, sparse.stored_columns(fields, pattern), left, 1)
             left = whole
         if scales is not None:
             left = left * np.repeat(scales[0].load(w), k // count, axis=1)

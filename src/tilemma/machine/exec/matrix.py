@@ -147,6 +147,13 @@ def movmatrix(d: Decoder) -> None:
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
+def _sums_f16_of_sparse_f8(d: Decoder) -> bool:
+    """Whether this is the form that sm_120a alone has: sparse products of 8-bit floats, summed in f16."""
+    types = [m for m in d.mods if m in _TYPES]
+    summed = len(types) == 4 and types[0] == "f16" and types[1] in ("e4m3", "e5m2")
+    return summed and "sp::ordered_metadata" in d.mods and d.program.arch == "sm_120a"
+
+
 @instruction("mma.sync", "mma.sp.sync", "mma.sp::ordered_metadata.sync")
 def mma(d: Decoder) -> None:
     """``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``; sparse: then metadata, selector."""
@@ -154,7 +161,7 @@ def mma(d: Decoder) -> None:
     if match is None:
         d.unsupported("the shape")
     shape = (int(match[1]), int(match[2]), int(match[3]))
-    if any(m.startswith("kind::") for m in d.mods):
+    if any(m.startswith("kind::") for m in d.mods) or _sums_f16_of_sparse_f8(d):
         from tilemma.machine.exec.block_scaled import scaled
 
         scaled(d, match[0])

@@ -14,6 +14,7 @@ accumulator of f32, unless the program says `fast`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
@@ -44,11 +45,27 @@ def _is_float8(dtype: DType | None) -> bool:
     return dtype is not None and dtype.is_float and dtype.bits == 8
 
 
+def _without_effect(kernel: t.Kernel) -> Iterator[Decision]:
+    """What a `fast` fill does not change: sums that no one promotes."""
+    fragments = Fragments(kernel.body)
+    for name, fills in fragments.fills.items():
+        if not any(f.fast for f in fills):
+            continue
+        total = fragments.declared[name].dtype
+        operands = [fragments.dtype(m.a) for m in fragments.multiplies if m.acc.name == name]
+        others = sorted({str(x) for x in operands if not _is_float8(x)})
+        if others or total != f32:
+            what = f"a sum in {total}" if total != f32 else f"a sum of products of {' and '.join(others)}"
+            text = f"`fast` has no effect on {what}: only f32 sums of products of 8-bit floats are promoted"
+            yield Decision("promotion", name, text)
+
+
 @record(slots=False)
 class PromoteSums:
     """Sums products of 8-bit floats in a second accumulator, which is added to the program's every 128 of K."""
 
     def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
+        log += _without_effect(kernel)
         for name in sorted(promoted_accumulators(kernel)):
             sums = _Sums(kernel, name)
             if sums.longest(kernel.body, 0)[1] <= SCALE_BLOCK:
