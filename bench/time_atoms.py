@@ -35,7 +35,7 @@ from tilemma.layouts import shared_layout
 
 ROOT = Path(__file__).resolve().parent.parent
 TURNS = 32
-# Instructions in a turn of the loop: of one chain, of each of several, and of wgmma.
+# Instructions in an iteration of the loop: of one chain, of each of several, and of wgmma.
 UNROLL = {"latency": 32, "rate": 16, "wgmma": 8}
 # The threads and the chains of each that a measurement has.
 WARPS, CHAINS, WARPGROUPS = 16, 4, 2
@@ -190,7 +190,7 @@ def _tile(operand: Operand, rows: int) -> int:
 
 
 def clocks(atom: Atom, what: str, run: Any) -> float:
-    """Clocks of one turn of the loop, the median of three runs."""
+    """Clocks of one iteration of the loop, the median of three runs."""
     threads, extra, shared = 32, [], 4096
     if isinstance(atom, MmaAtom):
         threads = 32 if what == "latency" else 32 * WARPS

@@ -310,7 +310,7 @@ class _Instruction(Displayed):
 
     @property
     def measured(self) -> Measured | None:
-        """Its latency and rate on hardware, None where nobody has measured it."""
+        """Its latency and rate on hardware, None where it has not been measured."""
         return measured(self.name)
 
     @cached_property

@@ -181,12 +181,12 @@ class CheckContracts:
         return replace(kernel, body=(*limits, *rewrite(kernel.body, shaped)))
 
 
-def _store_part(store: Store, shapes: Mapping[str, tuple[int, int]]) -> None:
+def _store_part(store: t.Store, shapes: Mapping[str, tuple[int, int]]) -> None:
     """A store to a view of which the launch knows an extent: the other one is the tile's."""
     given, tile = matrix(store.dst).shape, shapes.get(store.fragment.name)
     if tile is not None:
         wanted = tile[::-1] if store.transpose else tile
-        if any(value_of(e) not in (None, n) for e, n in zip(given, wanted, strict=True)):
+        if any(expr.value_of(e) not in (None, n) for e, n in zip(given, wanted, strict=True)):
             have = given[::-1] if store.transpose else given
             raise AccumulatorShape(
                 store.span, name=store.fragment.name, have=shape_text(have), other=shape_text(tile)
