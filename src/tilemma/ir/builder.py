@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tilemma import dtypes
 from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
-from tilemma.errors import CompileError, Span, is_text_source, spelled
+from tilemma.errors import CompileError, Span, described, is_text_source, nearest, spelled
 from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_fit, checked_index, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
@@ -521,8 +521,6 @@ def _product(shape: Sequence[Expr]) -> Expr:
 
 def element_type(name: str | DType, span: Span | None = None) -> DType:
     """The element type called ``name``; UnknownDtype with the nearest name otherwise."""
-    from tilemma.errors import described, nearest
-
     try:
         return dtypes.dtype(name)
     except KeyError:

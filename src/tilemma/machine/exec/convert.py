@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tilemma import dtypes
 from tilemma.machine.decode import RAW, VIEW, Decoder, instruction
 from tilemma.machine.exec.floating import as_bits, as_values
 from tilemma.machine.isa import numerics
@@ -126,8 +127,6 @@ def _packed(d: Decoder, to: str, source: str, mode: Any, flags: Any) -> None:
         inner = _PACKED[source]
 
         def unpacked(w: Any, m: Any) -> None:
-            import tilemma.dtypes as dtypes
-
             values = np.ascontiguousarray(w.v[v][a]).view(dtypes.dtype(inner).numpy)
             y = numerics.convert(values, inner, element, mode, **flags)
             np.copyto(

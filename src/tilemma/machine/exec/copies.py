@@ -16,6 +16,7 @@ from tilemma.machine import access, global_access
 from tilemma.machine.agents import Agent
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.exec import mbarriers
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.native import blocks
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
@@ -355,8 +356,6 @@ class ArriveAgent(Agent):
 
 @instruction("cp.async.mbarrier.arrive")
 def copy_arrive(d: Decoder) -> None:
-    from tilemma.machine.exec import mbarriers
-
     d.needs(80)
     keep_count = d.has("noinc")
     d.has("shared", "shared::cta", "b64")
