@@ -296,7 +296,7 @@ def _assembler() -> Any:
 @click.argument("kernel", required=False)
 @click.option("--operand", metavar="A|B|C|E", help="one operand only")
 @click.option("--format", "format_", default="text", show_default=True, help="text, json, csv, md, svg or html")
-@click.option("--element", metavar="ROW,COL", help="who holds this element of the operand")
+@click.option("--element", metavar="ROW,COL", help="the lanes and registers that hold this element of the operand")
 @click.option(
     "--lane", metavar="LANE[,REGISTER]", help="what this lane (or one register of it) holds of the operand"
 )
@@ -329,7 +329,7 @@ def show(
     as_json: bool,
     **drawing: Any,
 ) -> int:
-    """Who owns what: which lane and register holds which element of an instruction's operands.
+    """The lane and register that hold each element of an instruction's operands.
 
     ATOM is a name of the catalogue, its PTX mnemonic (mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32), or a
     tile in shared memory as DTYPE,ROWSxCOLS,MAJOR,SWIZZLE (f16,128x64,K,128): its swizzle, banks, conflicts and
@@ -418,7 +418,7 @@ def atoms(arch: str | None, declared_in: str | None, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
 def cache(clear: bool, kinds: tuple[str, ...], as_json: bool) -> int:
-    """What the cache on disk holds, and clearing it.
+    """Show or clear the cache on disk.
 
     Anything in it is made again when needed; of `plans` and `tuned` that takes a GPU's time.
     """

@@ -198,7 +198,7 @@ class ThrMMA:
 
     @checked(part=_PART)
     def fragment_C(self, part: LayoutLike) -> Any:
-        """Where the accumulators of ``part`` lie in this thread's registers, counted in elements."""
+        """The place of the accumulators of ``part`` in this thread's registers, counted in elements."""
         return Layout(_affine(part).shape)
 
     @checked(part=_PART)

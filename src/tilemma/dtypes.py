@@ -122,7 +122,7 @@ class DType:
 
     @property
     def per_byte(self) -> int:
-        """How many elements a byte of a GPU's memory holds; 1 for types of 8 bits and more."""
+        """The number of elements in a byte of a GPU's memory; 1 for types of 8 bits and more."""
         return max(1, 8 // self.bits)
 
     @property

@@ -179,7 +179,7 @@ _ARGUMENTS: dict[str, type[Any]] = {
 
 @record
 class Launch:
-    """How to start one entry point.
+    """The launch of one entry point.
 
     ``block`` and ``cluster`` are in threads and CTAs, x first; ``shared`` is the dynamic shared memory of a
     CTA in bytes.  ``overlap``: the code waits for the end of the launch before it on the stream, so that it may be

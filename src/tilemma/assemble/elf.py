@@ -19,7 +19,7 @@ def entries_of(ptx: str) -> list[str]:
 
 
 def problem(image: bytes, arch: str, entries: list[str]) -> str | None:
-    """Why ``image`` is not machine code for ``arch`` with these entries; None when it is."""
+    """The reason why ``image`` is not machine code for ``arch`` with these entries; None when it is."""
     if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01":
         return "it is not an ELF file"
     machine = struct.unpack_from("<H", image, 18)[0]

@@ -120,7 +120,7 @@ class Cubin:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What makes this cubin slower than its PTX means; empty for a good one."""
+        """Reasons why this cubin is slower than its PTX states; empty for a good one."""
         spilled = f"spills: {self.spills_stores} bytes stored, {self.spills_loads} bytes loaded"
         lost = [f"{w.code}: {w.text}" for w in self.warnings if w.code]
         return (*([spilled] if self.spills else []), *lost)

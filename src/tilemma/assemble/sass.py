@@ -51,7 +51,7 @@ _SASS = instance("the text that `disassemble` returns", str)
 
 @checked(sass=_SASS)
 def sass_counts(sass: str, *, modifiers: bool = False) -> dict[str, int]:
-    """How often each opcode occurs in ``sass``, most frequent first; NOPs that pad a function not counted.
+    """The count of each opcode in ``sass``, most frequent first, without the NOPs that pad a function.
 
     With ``modifiers`` the key is the whole mnemonic (`HMMA.16816.F32`), else the opcode (`HMMA`).
     """

@@ -67,7 +67,7 @@ def _table(layout: Any) -> NDArray[np.int64]:
 
 @cache
 def _extents(layout: Any) -> tuple[int, ...]:
-    """How many offsets each top-level mode of ``layout`` runs over: threads and values."""
+    """The number of offsets of each top-level mode of ``layout``: threads and values."""
     return tuple(size(mode) for mode in layout.shape)
 
 
@@ -165,7 +165,7 @@ class Operand:
         return at % self.shape[0], at // self.shape[0]
 
     def place(self, value: int) -> tuple[int, int]:
-        """Where a lane keeps ``value``: (register, lowest bit)."""
+        """The place of ``value`` in a lane's registers: (register, lowest bit)."""
         integer(0, self.values - 1).check("place", "value", value)
         return value // self.pack, value % self.pack * self.dtype.bits
 

@@ -1,4 +1,4 @@
-"""What a kernel in C++ or CUDA says: how Croqtile writes it.  The syntax errors at these words show the form."""
+"""Words of C++ and CUDA, each with the form of Croqtile.  Syntax errors at these words show the form."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class _Finder:
 
 
 def _attributes_start(tokens: Sequence[Token]) -> int:
-    """Where the `[[...]]` at the end of ``tokens`` begin; their number if there are none."""
+    """The place of the first `[[...]]` at the end of ``tokens``; their number if there are none."""
     first = at = len(tokens)
     depth = 0
     while at and (depth or tokens[at - 1].text == "]"):

@@ -365,7 +365,7 @@ def _describe(accepts: set[str], spelled: dict[str, str]) -> str:
         parts.append("an expression")
         rest = {t for t in rest if spelled.get(t) in ("`;`", "`)`", "`:`", "`]`")}
     elif rest >= {"PLUS", "STAR", "HASH"}:
-        # After an operand: the operators go without saying.
+        # After an operand: "an operator" stands for all operators.
         argument = any(spelled.get(t) == "`)`" for t in rest)
         operators = set(OPERATORS.values()) - ({"ASSIGN"} if not argument else set()) | {"MEMBER", "MAPPED"}
         parts.append("an operator")

@@ -108,7 +108,7 @@ class _Accumulation:
 
 
 def _accumulation(r: Reader, body: ast.Statement, names: Sequence[str]) -> _Accumulation | None:
-    """What the only statement of an `apply` over rows and columns accumulates; None for other bodies."""
+    """The value that the only statement of an `apply` over rows and columns accumulates; None for other bodies."""
     while isinstance(body, ast.Block) and len(body.body) == 1:
         body = body.body[0]
     if len(names) != 2 or not isinstance(body, ast.Assign) or not isinstance(body.value, ast.Expr):

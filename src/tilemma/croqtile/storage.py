@@ -39,7 +39,7 @@ def declare(r: Reader, node: ast.Declare) -> None:
 
 
 def _array_advice(node: ast.Declare, item: ast.Item) -> str:
-    """How ``float s[16]``, in which the extents follow the name, is written; else both forms of a declaration."""
+    """The form of ``float s[16]``, in which the extents follow the name; else both forms of a declaration."""
     values = [e.value for e in item.sizes if isinstance(e, ast.Int)]
     if node.type is None or not values or len(values) < len(item.sizes):
         return f"write `shared f16 [h, w] {item.name};` or `int {item.name} = 0;`"

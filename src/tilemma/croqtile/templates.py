@@ -39,7 +39,7 @@ class Template:
 
 
 def _named(kernel: Sequence[Token]) -> int:
-    """Where the name of the kernel stands."""
+    """The index of the kernel's name."""
     words = enumerate(pairwise(kernel))
     return next((i for i, (a, b) in words if a.kind == "name" and b.text == "("), 0)
 

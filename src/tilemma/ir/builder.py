@@ -539,7 +539,7 @@ def element_type(name: str | DType, span: Span | None = None) -> DType:
 
 
 def _name_in_library(kind: object) -> str:
-    """What an array library calls its element type ``kind``: ``np.float16``, a ``np.dtype``, ``torch.float16``."""
+    """The name of an array library's element type ``kind``: ``np.float16``, a ``np.dtype``, ``torch.float16``."""
     if isinstance(kind, type):
         return kind.__name__
     library = type(kind).__module__.partition(".")[0]

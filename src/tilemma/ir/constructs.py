@@ -192,7 +192,7 @@ CHOICES = {
     for c in (
         Choice(
             "level",
-            "who executes the body; N is a number of warps",
+            "the threads that execute the body; N is a number of warps",
             ": W",
             'level="W"',
             ("cluster", "cluster-grid", "cluster-rank", "block", "group-N", "group-4", "group", "thread"),

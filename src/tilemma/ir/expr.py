@@ -259,7 +259,7 @@ def value_of(e: Expr | int) -> int | None:
 
 
 def trips(start: int, stop: int, step: int) -> int:
-    """How often a loop from ``start`` to below ``stop`` runs; ``len(range(...))`` refuses the largest."""
+    """The iterations of a loop from ``start`` to below ``stop``; ``len(range(...))`` refuses the largest."""
     return max(0, -(-(stop - start) // step))
 
 

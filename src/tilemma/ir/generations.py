@@ -48,7 +48,7 @@ def credits(sites: Sequence[TriggerSite]) -> list[bool]:
 
 
 def arrivals(sites: Sequence[TriggerSite]) -> int:
-    """How many arrivals complete a generation.  Raises Disagreement."""
+    """The number of arrivals that complete a generation.  Raises Disagreement."""
     given = credits(sites)
     share: dict[frozenset[int] | None, tuple[int, int, set[int]]] = {}
     for n, site in enumerate(sites):

@@ -43,7 +43,7 @@ def jumps(loop: For | While) -> bool:
 
 
 def trip_count(loop: For) -> int | None:
-    """How often ``loop`` runs; None where its bounds are not constants."""
+    """The number of iterations of ``loop``; None where its bounds are not constants."""
     start, stop, step = value_of(loop.start), value_of(loop.stop), value_of(loop.step)
     return None if start is None or stop is None or not step else trips(start, stop, step)
 

@@ -78,7 +78,7 @@ class Checker:
                     yield inner
 
     def _kind(self, node: ast.For | ast.With) -> str | None:
-        """How to speak of a traced block; None for ordinary Python."""
+        """The description of a traced block in errors; None for ordinary Python."""
         if isinstance(node, ast.For):
             if _calls(node.iter, self.resolve, _LOOPS):
                 return f"a traced `{_callee(node.iter)}` loop"
@@ -121,7 +121,7 @@ class Checker:
         )
 
     def _read(self, name: str, start: int, end: int) -> ast.Name | None:
-        """Where ``name`` is read in a range of events before it is bound there."""
+        """The places where ``name`` is read in a range of events before it is bound there."""
         for e in self.evaluation.events[start:end]:
             if e.name == name:
                 return None if e.bound else e.node

@@ -16,7 +16,7 @@ from tilemma.records import record
 
 @record
 class Pipeline:
-    """How a loop is pipelined, or with ``@tm.kernel`` all loops of a kernel.  The compiler chooses what is None.
+    """Settings of a pipelined loop, or with ``@tm.kernel`` of all loops of a kernel.  None: the compiler chooses.
 
     ``stages``: buffers of each copied tile, 1 to 16.  ``producer``: warps of their own copy.  ``cluster``: 1, 2, 4
     or 8 blocks that share tiles by multicast.  ``persistent``: each block computes several tiles of the grid.

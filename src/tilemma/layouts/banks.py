@@ -13,7 +13,7 @@ BANK_BYTES = 4
 
 @record
 class BankReport:
-    """How one warp-wide access uses the banks.
+    """The use of the banks by one warp-wide access.
 
     ``wavefronts`` is the number of passes through the 32 banks that the access takes, ``ideal`` the least
     that its bytes allow, ``ways`` the most distinct words that one bank has to deliver in a phase.

@@ -41,5 +41,5 @@ class Agent:
         return (self.warp.cta,)
 
     def complete(self) -> Any:
-        """Do the work."""
+        """Perform the agent's operation."""
         raise NotImplementedError

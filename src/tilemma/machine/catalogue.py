@@ -12,7 +12,7 @@ class Race(HazardError):
     fix = "add `{barrier}` between PTX lines {first_line} and {second_line}"
     why = (
         "Warps of a CTA usually run close to lockstep and shared memory answers in order, so the other warp "
-        "is most often done. A cache miss, another resident CTA or a newer GPU changes who comes first."
+        "is most often done. A cache miss, another resident CTA or a newer GPU changes which warp comes first."
     )
 
     @property

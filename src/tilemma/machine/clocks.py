@@ -1,13 +1,13 @@
 """Vector clocks: for each thread of a cluster, the events that happen before its next instruction.
 
 ``seen[t, column]`` is the clock up to which the events of ``column`` happen before thread t's next instruction.
-The first
-columns are the threads themselves; further ones belong to asynchronous agents, made on demand: one for each
+The
+first columns are the threads themselves; further ones belong to asynchronous agents, made on demand: one for each
 mbarrier (its clock is the phase), warpgroup (wgmma group), and thread that issues cp.async or bulk groups.
 
 ``fenced`` is the same for the async proxy: the generic-proxy writes that `fence.proxy.async` has made visible to
-it on the way to the thread (PTX ISA, "Memory Consistency Model", proxies).  Completion of
-an asynchronous copy counts for both: the ISA puts an implicit proxy fence there.
+it on the way to the thread (PTX ISA, "Memory Consistency Model", proxies).  Completion of an
+asynchronous copy counts for both: the ISA puts an implicit proxy fence there.
 
 All lanes of a warp share one running clock, so that an access carries (warp, lane, clock) in 32 bits.  A release
 by a lane covers that lane alone.

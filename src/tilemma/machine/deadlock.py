@@ -25,12 +25,12 @@ def explain(machine: Machine) -> HazardError:
         why = _why(f)
         groups.setdefault((why, ins.line), []).append((f, ins))
     for (why, line), members in groups.items():
-        who = ", ".join(f"{f.w.index} of CTA {f.w.cta.index}" for f, _ in members[:4])
+        waiting = ", ".join(f"{f.w.index} of CTA {f.w.cta.index}" for f, _ in members[:4])
         more = f" and {len(members) - 4} more" if len(members) > 4 else ""
-        lines.append(f"warp {who}{more} at PTX line {line} waits for {why}")
+        lines.append(f"warp {waiting}{more} at PTX line {line} waits for {why}")
     for f in frames:
         if "CTA's pool" in _why(f):
-            what = f"warp {f.w.index} waits for {_why(f)}, and nobody can give any back"
+            what = f"warp {f.w.index} waits for {_why(f)}, and no warp can give any back"
             return RegisterPool.at(f.w.place(_at(machine, f)), notes=lines[:8], what=what)
     assert groups, "a deadlock without anybody waiting"
     first, ins = next(iter(groups.values()))[0]
@@ -51,8 +51,8 @@ def release_followers(machine: Machine, hazard: HazardError) -> bool:
     """Let warps go on that wait for a phase of an mbarrier which they have missed; False where there are none.
 
     A warp that lags by two phases waits for a parity that does not come again.  Such a warp may only follow: in
-    TileLang's kernels, the warps of a producer beside the one that issues the copies.  It would have had to stand
-    still for two turns of a pipeline, and nothing depends on it: the deadlock is a note by default.  If the warp
+    TileLang's kernels, the warps of a producer beside the one that issues the copies.  On a GPU it would have
+    had to stand still for two phases, and nothing depends on it: the deadlock is a note by default.  If the warp
     does anything that others can see after it was released, the deadlock is an error (``effect_of``).
     """
     released = False
@@ -102,9 +102,9 @@ def _advice(why: str) -> str:
     if "bytes" in why:
         return "check `expect_tx` against the bytes that the copies bring, and that every copy is issued"
     if "arrival" in why:
-        return "check the count of `mbarrier.init`, who arrives, and the parity that is waited for"
+        return "check the count of `mbarrier.init`, the threads that arrive, and the parity that is waited for"
     if "parity" in why:
-        return "check the phase bit: it must flip each time the barrier has gone round"
+        return "check the phase bit: it must flip after each phase of the barrier"
     if "barrier" in why:
         return "check that all the warps counted reach the barrier, with the same number and count"
-    return "check who should have signalled"
+    return "check which thread should have signalled"

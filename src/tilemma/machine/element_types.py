@@ -1,4 +1,4 @@
-"""Do the elements that a kernel reads and writes have the type of the array that was passed?
+"""Checks that the elements that a kernel reads and writes have the type of the array that was passed.
 
 A pointer parameter has no element type in PTX.  Where the registers of a load or store are used in arithmetic of
 one floating-point type, and the array's elements are of another size, the call is wrong: NumPy's default, float64,

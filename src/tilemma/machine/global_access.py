@@ -165,7 +165,7 @@ def _without_excused(w: Warp, ins: Instruction, events: Array) -> Array | None:
 
 
 def _among(numbers: Array, few: list[int]) -> npt.NDArray[np.bool_]:
-    """Where ``numbers`` has one of ``few``."""
+    """The positions at which ``numbers`` has one of ``few``."""
     found = np.zeros(numbers.shape, bool)
     for number in few:
         found |= numbers == number

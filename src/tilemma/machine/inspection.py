@@ -1,5 +1,5 @@
-"""The state inside a run, at a PTX line: registers of a lane, shared memory as an instruction reads it and who
-wrote it."""
+"""The state inside a run, at a PTX line: registers of a lane, shared memory as an instruction reads it, and
+the instructions that wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of this computer a run may take: a program that needs more is refused, and the limit is named."""
+"""Limits of the memory and time of a run: a program that needs more is refused, and the limit is named."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def sampled(total: int, wanted: int, chosen: random.Random) -> list[int]:
 
 
 def clusters_at_once(program: Any, ctas: int, lanes: int, shared: int) -> int:
-    """How many clusters of ``ctas`` CTAs of ``lanes`` threads may run at the same time; refuses where none may."""
+    """The number of clusters of ``ctas`` CTAs of ``lanes`` threads that may run together; refuses if none may."""
     width = {"16": 2, "32": 4, "64": 8, "p": 1}
     registers = sum(rows * width[cls] for cls, rows in program.rows.items())
     # Each byte of shared memory has a shadow of some 16 bytes, each pair of threads in a cluster two clocks.

@@ -49,7 +49,7 @@ class Watch:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        # By warp and lanes: the frames of a divergent branch in a loop are new ones in each turn.
+        # By warp and lanes: the frames of a divergent branch in a loop are new ones in each iteration.
         self.seen: dict[Any, set[int]] = {}
         self.looping: set[Any] = set()
         # The last instruction of each warp that has read memory.

@@ -303,7 +303,7 @@ class GlobalMemory:
         return allocation if address < allocation.base + allocation.size else None
 
     def nearest(self, address: int) -> str:
-        """Where ``address`` lies relative to the closest allocation, in words."""
+        """The position of ``address`` relative to the closest allocation, in words."""
         if not self.allocations:
             return "no array is allocated"
         at = max(0, bisect.bisect(self.bases, address) - 1)

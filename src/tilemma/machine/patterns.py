@@ -1,8 +1,7 @@
 """Caches the checks of a memory instruction by its pattern of addresses.
 
 A kernel executes each instruction with few patterns of addresses.  A pattern holds results that depend on
-addresses
-alone: alignment, bounds, duplicates, bank conflicts and sectors.
+addresses alone: alignment, bounds, duplicates, bank conflicts and sectors.
 """
 
 from __future__ import annotations

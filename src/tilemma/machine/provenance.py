@@ -1,4 +1,4 @@
-"""Where the elements of a matrix operand came from: is its layout the one that the instruction reads?
+"""Layout checks of matrix operands, by the global addresses from which their elements were copied.
 
 cp.async, tensor copies and stores of loaded registers leave, beside each byte of shared memory, the global
 address that it came from, and ldmatrix carries that on to registers.  An operand of a matrix instruction is a

@@ -45,7 +45,7 @@ class Fences:
             self.observed.append(Known(lanes, message))
 
     def take(self, lanes: int) -> list[Known]:
-        """What a fence of ``lanes`` learns; they have learned it."""
+        """The order that a fence of ``lanes`` adds; ``lanes`` have it afterwards."""
         taken = [Known(k.lanes & lanes, k.message) for k in self.observed if k.lanes & lanes]
         self.observed = _without(self.observed, lanes)
         return taken
@@ -59,7 +59,7 @@ class Fences:
         return _merged(k.message for k in self.released if k.lanes & lanes)
 
     def at(self, lanes: int) -> Fences:
-        """What ``lanes`` pass on at a barrier."""
+        """The order that ``lanes`` pass on at a barrier."""
         return Fences(*([k for k in known if k.lanes & lanes] for known in (self.released, self.observed)))
 
     def learn(self, lanes: int, others: Iterable[Fences]) -> None:

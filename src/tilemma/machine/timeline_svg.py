@@ -40,7 +40,7 @@ _STYLE = (
 
 
 def describe(bar: Bar) -> str:
-    """What the bar shows, in words."""
+    """The description of a bar."""
     where = f", PTX line {bar.line}" if bar.line else ""
     if bar.what == "phase":
         return f"{bar.about or bar.actor} complete at {bar.start}"

@@ -30,7 +30,7 @@ class Table:
 
     @property
     def unit(self) -> str:
-        """What the numbers are: TFLOP/s where the operations are known, else GB/s, else microseconds."""
+        """The unit of the numbers: TFLOP/s where the operations are known, else GB/s, else microseconds."""
         first = self.timings[0][0]
         return "TFLOP/s" if first.tflops else "GB/s" if first.gbytes else "us"
 

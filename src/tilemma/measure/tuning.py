@@ -49,7 +49,7 @@ class UnknownConstant(LaunchError, KeyError):
 
 
 class Tunable(Protocol):
-    """What is tuned: a kernel."""
+    """A kernel that is tuned."""
 
     @property
     def name(self) -> str: ...

@@ -50,8 +50,8 @@ class ConvolutionTile:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What pixels of the result read along an axis: the first one ``first`` (rows of the image, or elements of a
-    row), each further one ``step`` more."""
+    """The elements that pixels of the result read along an axis: the first one ``first`` (rows of the image, or
+    elements of a row), each further one ``step`` more."""
 
     first: int
     step: int

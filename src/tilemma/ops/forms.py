@@ -183,8 +183,8 @@ def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) 
 
 
 def store(result: ArrayRef) -> str:
-    """How a tile leaves: "tma", through shared memory, where TMA can write the result in whole units of 16 bytes,
-    else "direct".  A lane's neighbouring f32 fill whole sectors: they need no detour."""
+    """The way in which a tile is stored: "tma", through shared memory, if TMA can write the result in units of
+    16 bytes, else "direct".  A lane's neighbouring f32 fill whole sectors: "direct"."""
     whole = result.shape[-1] * result.dtype.bytes % 16 == 0
     return (
         "tma" if result.device[0] != "cpu" and result.dtype.bytes == 2 and whole and aligned(result) else "direct"

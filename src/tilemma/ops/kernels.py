@@ -27,7 +27,7 @@ def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) ->
 
 
 def group_end(offsets: Any, e: Any, begin: Any, tokens: Any) -> Any:
-    """Where group ``e`` ends, which begins at ``begin``: never before it, and never outside the array."""
+    """The end of group ``e``, which begins at ``begin``: never before it, and never outside the array."""
     return tm.math.min(tm.math.max(offsets[e], begin), tokens)
 
 
@@ -135,7 +135,7 @@ def product_of_tiles(
 ):
     """out[b] = activation(alpha * lhs[b] x rhs[b] + beta * c[b] + bias); see `ops.matmul`.
 
-    With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.  RASTER: the order of the blocks
+    With SPLIT > 1, out[batch * SPLIT + part] is the product over one slice of K.  RASTER: the order of the blocks
     (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, or "direct".  EARLY: the inputs of the
     epilogue are read before the sum, and arrive meanwhile.  SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.
     PROMOTE: each step of K is summed apart and added in f32, with PAIRS while the next is multiplied; beyond the

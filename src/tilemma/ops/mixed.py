@@ -155,7 +155,7 @@ def _in_parts(
     call: Call, kernel: Kernel, out: Any, result: ArrayRef, made: bool, operands: list[Operand],
     named: Mapping[str, ArrayRef | None], constants: Mapping[str, Any], parts: int,
 ) -> Prepared:  # fmt: skip
-    """Products of ``parts`` parts of K in f32, and the call that adds them in order and applies the epilogue."""
+    """Products of ``parts`` slices of K in f32, and the call that adds them in order and applies the epilogue."""
     shape = (parts, *result.shape)
     room = empty_like_first(call.a, shape, "f32")
     work = describe(room)._replace(writable=True)

@@ -39,7 +39,7 @@ _CONVERT = 189.0
 class MixedShape:
     """A product [batch, m, k] x [k, n], with weights of ``bits`` in groups of ``group``.
 
-    ``plain``: its operands are matrices, of which parts of K may be multiplied apart.
+    ``plain``: its operands are matrices, of which slices of K may be multiplied apart.
     """
 
     batch: int
@@ -85,7 +85,7 @@ def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
 
 
 def single(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
-    """The tile of `mixed_tiles`, also without pipelines: two warpgroups, and so many parts of K that few rows
+    """The tile of `mixed_tiles`, also without pipelines: two warpgroups, and so many slices of K that few rows
     keep all SMs busy."""
     depth = _depth(s.group)
     if on_cpu:
@@ -131,7 +131,7 @@ def candidates(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
 
 
 def _divides(parts: int, t: MixedTile, s: MixedShape) -> bool:
-    """Whether ``parts`` parts of K are whole groups and steps."""
+    """Whether ``parts`` slices of K are whole groups and steps."""
     return s.plain and s.k > 0 and s.k % (parts * math.lcm(s.group, t.slices * t.depth)) == 0
 
 

@@ -55,7 +55,7 @@ class Tasks:
     back: bool
 
     def task(self, t: Any) -> tuple[Any, ...]:
-        """(batch, part, m, n, first step, end) of task ``t``: the parts of K innermost, the batches outermost."""
+        """(batch, part, m, n, first step, end) of task ``t``: the slices of K innermost, the batches outermost."""
         part, tile = (t % self.split, t // self.split) if self.split > 1 else (0, t)
         batch = 0
         if not (isinstance(self.batches, int) and self.batches == 1):
@@ -144,7 +144,7 @@ def matmul_by_hand(
     ALONG="",
     ACTIVATION="",
 ):
-    """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one part of K.
+    """As `matmul_tiles`.  With SPLIT > 1, out[batch * SPLIT + part] is the product over one slice of K.
 
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2

@@ -1,6 +1,6 @@
 """The cost model of `matmul`: predicts the time of each plan and chooses the fastest.
 
-Times are in seconds and sizes in bytes.  A block works through tasks (tiles of the result, or parts of K of one);
+Times are in seconds and sizes in bytes.  A block works through tasks (tiles of the result, or slices of K of one);
 a step loads one slice of K of both operands and multiplies it.  A step takes as long as the slowest of
 
 - the tensor cores: 2 * m * n * k operations at the SM's rate,
@@ -37,12 +37,12 @@ class Plan:
     kernel with events and roles.
     ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows, fed
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
-    stay.  ``split``: parts of K, added in order afterwards.  ``store``: "tma", through shared memory, or
+    stay.  ``split``: slices of K, added in order afterwards.  ``store``: "tma", through shared memory, or
     "direct".  ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap)
     that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
     loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
     groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
-    ``fused``: the blocks that compute the parts of K add them, in the same kernel (`fused`; `candidates` has none,
+    ``fused``: the blocks that compute the slices of K add them in the same kernel (`fused`; `candidates` has none,
     because they have not been timed).
     """
 
@@ -121,7 +121,7 @@ class Hardware:
         return self.capability == (9, 0)
 
     def resident(self, cluster: int) -> int:
-        """How many blocks run at a time in clusters of one or two.
+        """The number of blocks that run at a time, in clusters of one or two.
 
         Of larger clusters there is room for fewer: each lies in one group of SMs (GPC), and groups differ in size.
         """

@@ -194,7 +194,7 @@ class Report:
 
 
 def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
-    """How ``problem`` would be computed, with the ``count`` best alternatives that differ in more than a part."""
+    """The plan of ``problem``, with the ``count`` best alternatives that differ in more than a part."""
     on = hardware(problem.out.device)
     m, n, k = problem.shape
     layouts = f"{problem.lhs_major}.{problem.rhs_major}"

@@ -220,7 +220,7 @@ def plan(
     out: Any = None, out_dtype: Any = None, alpha: float = 1.0, beta: float = 0.0, c: Any = None, bias: Any = None,
     activation: str | None = None, compute: str | None = None, fast: bool = True,
 ) -> plans.Report:  # fmt: skip
-    """How a call with these arguments would be computed: print it for the choice, the alternatives and why.
+    """The plan of a call with these arguments: its text has the choice, the alternatives and the reasons.
 
     With ``offsets`` the call is one of `grouped_matmul`, with 8-bit floats or a scale one of `scaled_matmul`, else
     one of `matmul`.  Nothing is computed and no result is needed.  Arrays on the CPU are planned as for an H200.

@@ -42,7 +42,7 @@ def _kernel(problem: Problem, plan: Plan) -> Kernel:
 
 
 def _settings(problem: Problem, plan: Plan) -> Pipeline:
-    """What the plan asks of the compiler."""
+    """The compiler's settings of the plan."""
     # A stage holds both steps of a pair.
     stages = max(2, plan.stages // 2) if in_pairs(problem) else plan.stages
     once = _once(problem, plan)

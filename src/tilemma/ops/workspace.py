@@ -38,8 +38,8 @@ def allocate(problem: Problem, plan: Plan, like: ArrayRef) -> dict[str, Any]:
 
 
 def maker(source: str, like: ArrayRef, spec: tuple[tuple[int, ...], str]) -> launch_cache.Make:
-    """What makes the array ``source`` of the shape and type ``spec`` for each call, for a first argument like
-    ``like``."""
+    """The function that makes the array ``source`` of the shape and type ``spec`` for each call, for a first
+    argument like ``like``."""
     if source != f"work.{COUNTERS}":
         return launch_cache.maker(like, *spec)
     address = counters(like, spec[0])

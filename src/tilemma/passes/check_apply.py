@@ -167,7 +167,7 @@ def _place(view: View) -> str:
 
 
 class _Places:
-    """Where the visits of an `apply` access memory."""
+    """The places at which the visits of an `apply` access memory."""
 
     def __init__(self, op: t.Apply) -> None:
         self.indices = {i.name for i in op.indices}
@@ -263,7 +263,7 @@ class _Places:
         return None
 
     def _distinct(self, parts: list[np.ndarray], elements: np.ndarray) -> int:
-        """How many places the given elements go to."""
+        """The number of places to which the given elements go."""
         count = int(elements.sum())
         number = np.zeros(count, dtype=np.int64)
         for part in parts:

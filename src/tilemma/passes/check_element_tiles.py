@@ -84,7 +84,7 @@ def _check_type(fragments: Fragments, name: str, divided: ElementDivision) -> No
 
 
 def element_division(kernel: Kernel, fragments: Fragments, names: tuple[str, ...]) -> ElementDivision:
-    """How the tiles ``names``, combined element by element and used by no multiply, are divided.
+    """The division of the tiles ``names``, which are combined element by element and used by no multiply.
 
     Raises TileWithoutLayout.
     """

@@ -148,7 +148,7 @@ def _check_places(body: tile.Body) -> None:
 
 
 def _misplaced(parents: tuple[tile.Op, ...]) -> str:
-    """Where an event with ``parents`` is declared; empty if it is at its block's own level."""
+    """The place of the declaration of an event with ``parents``; empty if it is at its block's own level."""
     at = next((i for i, p in enumerate(parents) if isinstance(p, tile.Parallel) and kind(p) == "block"), None)
     if at is None:
         return "outside every block"

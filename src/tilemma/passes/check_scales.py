@@ -70,7 +70,7 @@ def _ends_sum(op: t.Op, acc: t.FragmentRef) -> bool:
 
 
 def _follow(body: t.Body, acc: t.FragmentRef, ended: t.Op | None, check: bool = True) -> t.Op | None:
-    """What ended the sum before the end of ``body``; None where something may have been multiplied since."""
+    """The operation that ended the sum before the end of ``body``; None if a multiply may have followed."""
     for op in body:
         match op:
             case t.Mma(acc=into) if _may_be(into, acc):

@@ -1,8 +1,8 @@
 """Checks uniformity of variables that an inner `parallel` sets: the scope around it has no single value of them.
 
-A variable is held by every thread of the scope that declares it.  What an inner level assigns, its threads alone
-have, and each instance has its own value if that depends on the level's indices.  An equal level later finds these
-values again.
+A variable is held by every thread of the scope that declares it.  If an inner level assigns it, only the
+threads of that level have the new value, and each instance its own if the value depends on the level's indices.
+An equal level later reads these values again.
 """
 
 from __future__ import annotations

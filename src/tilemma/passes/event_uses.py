@@ -64,19 +64,19 @@ def blocks_of_clusters(kernel: Kernel) -> dict[tuple[Index, ...], int]:
 
 
 def instances(node: Node) -> int:
-    """How many instances of the innermost level reach ``node``."""
+    """The number of instances of the innermost level that reach ``node``."""
     body = node.parent
     part = body.partition(len(body.chain))
     return len(distinct(part[part >= 0])[0]) if body.chain else int(body.mask.any())
 
 
 def threads(node: Node) -> int:
-    """How many threads reach ``node``."""
+    """The number of threads that reach ``node``."""
     return int(node.parent.mask.sum())
 
 
 def instance_threads(node: Node, tree: Tree) -> int:
-    """How many threads an instance of the innermost level around ``node`` has."""
+    """The number of threads of an instance of the innermost level around ``node``."""
     chain = node.parent.chain
     if not chain:
         return tree.threads
@@ -95,7 +95,7 @@ def whole(node: Node, tree: Tree) -> bool:
 
 
 def blocks_reached(trigger: Node, blocks: int) -> int:
-    """How many blocks' triggers at this place arrive on an event; ``blocks``: those of the cluster."""
+    """The number of blocks whose triggers at this place arrive on an event; ``blocks``: those of the cluster."""
     return blocks if isinstance(trigger.op, TriggerEvent) and trigger.op.cluster else 1
 
 

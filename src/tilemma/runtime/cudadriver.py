@@ -436,7 +436,7 @@ def using(replacement: Driver) -> Iterator[None]:
 
 
 def gpu_unavailable_reason() -> str | None:
-    """Why no kernel can run on a GPU here, in a line; None when one can."""
+    """The reason why no kernel can run on a GPU here, in a line; None when one can."""
     try:
         driver()
     except (NoCudaPackage, NoGPU) as error:

@@ -1,4 +1,4 @@
-"""Streams as callers have them, as the integer that the driver takes."""
+"""Conversion of a caller's stream to the integer handle that the driver takes."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Fault:
 
 @record
 class Compared:
-    """How the elements of an array were compared."""
+    """The comparison of the elements of an array."""
 
     array: str
     inputs: str
@@ -196,8 +196,8 @@ def _allowed(
     kernel: t.Kernel,
     name: str,
 ) -> NDArray[np.float64]:
-    """How far each element may be from ``wanted``: 0 where nothing inexact reaches it, infinity where nothing
-    is claimed."""
+    """The largest allowed distance of each element from ``wanted``: 0 where nothing inexact reaches it, infinity
+    where nothing is claimed."""
     if any(v is None for v in (*variants, *changes)):
         return np.full(wanted.shape, np.inf)
     dependent = np.zeros(wanted.shape, bool)

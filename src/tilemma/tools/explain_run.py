@@ -24,7 +24,7 @@ def _bad(option: str, text: str, wanted: str) -> BadArgument:
 
 @dataclass(frozen=True)
 class Questions:
-    """What `tilemma check` of ``file`` asks: ``--writer``, ``--lane``, and ``--timeline`` with ``--force``."""
+    """Options of `tilemma check` of ``file``: ``--writer``, ``--lane``, and ``--timeline`` with ``--force``."""
 
     writers: Sequence[str] = ()
     lanes: Sequence[str] = ()

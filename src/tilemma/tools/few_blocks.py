@@ -1,7 +1,8 @@
-"""`tilemma check` without `--shape` of a kernel with persistent blocks: a small problem gives each block one tile.
+"""`tilemma check` without `--shape` of a kernel with persistent blocks: a run with fewer blocks.
 
-The kernel is compiled once more with so few blocks that a small problem gives each several.  The code that then
-runs is that of the kernel but for this number, which a comparison of both texts confirms.
+With its own number of blocks each block would compute one tile of a small problem, and the code between two tiles
+would not run.  The kernel is therefore compiled once more, with so few blocks that each computes several tiles.
+The two PTX texts are compared: they may differ in the number of blocks only.
 """
 
 from __future__ import annotations

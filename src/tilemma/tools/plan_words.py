@@ -15,7 +15,7 @@ _ENGINES = {
 
 
 def in_words(plan: Explanation) -> list[str]:
-    """What the plan says, for a reader who does not know its terms."""
+    """The plan in words, for a reader who does not know its terms."""
     return [f"- {sentence}" for sentence in _sentences(plan)]
 
 

@@ -155,7 +155,7 @@ def write_schedule(found: Schedule, path: str, *, source: str, force: bool) -> N
 
 
 def pipeline_notes(plan: Explanation) -> list[str]:
-    """What is pipelined, and what prevents it."""
+    """The loops that are pipelined, and the obstacles for the others."""
     return [f"{d.subject}: {d.text}" for d in plan.decisions if d.pass_name == "pipeline"]
 
 

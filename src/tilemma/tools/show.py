@@ -87,7 +87,7 @@ def record(name: str) -> Atom:
 
 
 def _maps(atom: Atom) -> str:
-    """What tells records of one mnemonic apart: the places of their operands."""
+    """The difference between records of one mnemonic: the places of their operands."""
     return ", ".join(f"{letter} {o.shape} {o.layout}" for letter, o in operands_of(atom).items())
 
 

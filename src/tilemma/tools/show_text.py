@@ -13,7 +13,7 @@ _WHO = {1: "one lane", 32: "32 lanes, a warp", 128: "128 lanes, a warpgroup"}
 
 
 def runs_on(atom: Atom) -> str:
-    """Where the instruction runs, in words."""
+    """The architectures that have the instruction, in words."""
     if not atom.ptx:
         return "the reference executor only"
     return f"{atom.arch} only" if atom.arch[-1] == "a" else f"{atom.arch} and later"

@@ -1,4 +1,4 @@
-"""What each operator computes on tensors of a CPU or GPU, and the shape and type of its result.
+"""The implementation of each operator on tensors of a CPU or GPU, and the shape and type of its result.
 
 On the CPU the reference executor computes: slowly, and with the errors that `tilemma.testing.error_bound` states.
 """

@@ -49,7 +49,7 @@ class TritonRefused(CompileError):
 
 @dataclass
 class Settings:
-    """How kernels are run: ``schedules`` adversarial schedules from ``seed`` on, as `machine.check` runs them.
+    """Settings of the checks: ``schedules`` adversarial schedules from ``seed`` on, as `machine.check` runs them.
 
     ``config`` chooses the configuration of an autotuned kernel: a `triton.Config`, or its number.
     """

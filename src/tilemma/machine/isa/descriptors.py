@@ -87,7 +87,7 @@ def swizzle(address: int, mode: int, base_offset: int = 0) -> int: ...
 @overload
 def swizzle(address: Ints, mode: int, base_offset: int = 0) -> Ints: ...
 def swizzle(address: Any, mode: int, base_offset: int = 0) -> Any:
-    """Where the byte that belongs at shared-memory ``address`` lies in mode 0, 32, 64 or 128 bytes.
+    """The address of the byte of shared-memory ``address`` in mode 0, 32, 64 or 128 bytes.
 
     An involution; a permutation of the 16-byte units of each 128-byte line.
     """

@@ -31,7 +31,7 @@ Layout = Literal["row", "col"]
 
 
 def elements_per_register(dtype_name: str) -> int:
-    """How many elements of a type share one register of a fragment: 32 bits, or 64 for f64."""
+    """The number of elements of a type that share one register of a fragment: 32 bits, or 64 for f64."""
     return max(1, 32 // dtype(dtype_name).bits)
 
 
@@ -119,7 +119,7 @@ def wgmma_fragment(n: int, k: int, operand: Literal["A", "D"], dtype_name: str) 
 
 @dataclass(frozen=True, slots=True)
 class MatrixMap:
-    """How ``ldmatrix`` and ``stmatrix`` spread ``num`` 8x8 matrices of 16-bit elements over a warp.
+    """The distribution of ``num`` 8x8 matrices of 16-bit elements over a warp.
 
     ``address_lane[j, r]`` is the lane whose address operand names row ``r`` of matrix ``j``: 16 contiguous,
     16-byte-aligned bytes.  Register ``j`` of a lane holds two elements of matrix ``j``; half ``h`` (0 is the

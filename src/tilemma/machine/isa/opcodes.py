@@ -18,7 +18,7 @@ from tilemma.machine.isa.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a form does not exist; or, where ``needs`` is given, the architecture that has it."""
+    """The reason why a form does not exist; or, where ``needs`` is given, the architecture that has it."""
 
     reason: str
     needs: int = 0
@@ -206,7 +206,7 @@ def _table(op: str) -> dict[tuple[str, ...], list[tuple[Row, frozenset[frozenset
 
 
 def _rows_of(op: str, modifiers: tuple[str, ...]) -> tuple[int, list[tuple[Row, frozenset[frozenset[str]]]]]:
-    """How many of the last ``modifiers`` are types, and their rows."""
+    """The number of the last ``modifiers`` that are types, and their rows."""
     table = _table(op)
     for n in (2, 1):
         found = table.get(modifiers[-n:]) if len(modifiers) >= n else None
@@ -217,7 +217,7 @@ def _rows_of(op: str, modifiers: tuple[str, ...]) -> tuple[int, list[tuple[Row, 
 
 @lru_cache(4096)
 def refusal(parts: tuple[str, ...], operands: int, arch: str) -> Refusal | None:
-    """Why ``arch`` does not have the form of an opcode; None where it has it, or where no table covers it."""
+    """The reason why ``arch`` does not have the form of an opcode; None if it has it, or if no table covers it."""
     op, modifiers = _split(parts)
     if op not in FORMS or parts[:2] in _OTHERS or (op.endswith(".async") and "global" in modifiers):
         return None

@@ -36,7 +36,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """How a chunk of a row is stored: ``width`` columns, of which ``stored``, in runs of ``run``."""
+    """The storage of a chunk of a row: ``width`` columns, of which ``stored``, in runs of ``run``."""
 
     width: int
     stored: int

@@ -1,4 +1,4 @@
-"""How the tensor cores of an H200 add products of floating-point numbers.
+"""Sums of floating-point products, as the tensor cores of an H200 compute them.
 
 The ISA leaves the order and the intermediate rounding of the sum open.  `bench/proof_sums.py` compares these rules
 with the hardware, bit for bit (docs/machine.md).  An instruction adds its products in steps along K:

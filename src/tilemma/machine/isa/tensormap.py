@@ -172,7 +172,7 @@ def im2col_problems(image: TensorMapImage) -> list[str]:
 def destination_problems(
     image: TensorMapImage, shared_address: int, rank: int, *, im2col: bool = False
 ) -> list[str]:
-    """Why a tensor copy of ``rank`` dimensions may not use this map and shared-memory address; none if it may."""
+    """Reasons why a tensor copy of ``rank`` dimensions may not use this map and shared-memory address."""
     out = []
     modes = ("tiled", "im2col")
     if im2col != (image.corners is not None):
@@ -190,7 +190,7 @@ CORNER_ALIGNMENT = 16
 
 
 def corner_problems(image: TensorMapImage, coords: Sequence[int]) -> list[str]:
-    """Why no box can start at ``coords``; none if one can."""
+    """Reasons why no box can start at ``coords``; none if one can."""
     first = coords[0] * image.element_bytes
     if first % CORNER_ALIGNMENT == 0:
         return []
@@ -204,7 +204,7 @@ STORE_UNIT = 16
 
 
 def store_problems(image: TensorMapImage, coords: Sequence[int]) -> list[str]:
-    """Why storing the box at ``coords`` would write past the end of a row of the tensor; none if it would not."""
+    """Reasons why storing the box at ``coords`` would write past the end of a row of the tensor."""
     row = image.dims[0] * image.element_bytes
     first = coords[0] * image.element_bytes
     if row % STORE_UNIT and first < row < first + image.counts[0] * image.element_bytes:

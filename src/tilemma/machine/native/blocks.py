@@ -94,7 +94,7 @@ class PlainAccess:
 
 
 def warp_block(w: Warp) -> tuple[Any, int]:
-    """What the library needs of a warp: its registers, clocks, memories and place."""
+    """The parts of a warp that the library needs: its registers, clocks, memories and place."""
     cta = w.cta
     cluster, memory = cta.cluster, cta.machine.memory
     return block([

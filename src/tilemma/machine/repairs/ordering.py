@@ -239,7 +239,7 @@ def descriptors(p: Problem) -> Iterator[Repair]:
 
 
 def _spelling(text: str, value: int) -> str | None:
-    """How a constant is written in an instruction's text."""
+    """A constant as an instruction's text writes it."""
     unsigned = value & ((1 << 64) - 1)
     for word in re.findall(r"-?(?:0[xX][0-9a-fA-F]+|\d+)", text):
         if int(word, 0) & ((1 << 64) - 1) == unsigned:

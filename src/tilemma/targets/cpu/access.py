@@ -102,7 +102,7 @@ class Access:
         return other
 
     def place(self, f: Frame) -> Place:
-        """Where the view lies now."""
+        """The position of the view in this iteration."""
         storage: Storage = f[self.name_slot]
         slot = self.slot_of(f, storage)
         array = self.reshaped(f, storage.data, 0 if slot is None else 1)

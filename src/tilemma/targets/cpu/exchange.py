@@ -1,4 +1,4 @@
-"""Where the instances of a `Parallel` meet, so that they exchange elements of shared buffers in program order.
+"""Rendezvous of the instances of a `Parallel`: they exchange elements of shared buffers in program order.
 
 The language orders accesses to shared memory: the statements after a write read what it has written, in all
 instances.  Instances run as coroutines here, so they meet before each statement that accesses a buffer through

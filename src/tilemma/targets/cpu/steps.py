@@ -88,7 +88,7 @@ class Compiler:
         return step if step.span is not None else step._replace(span=op.span)
 
     def meetings(self, siblings: Parallel) -> Meetings:
-        """Where the instances of ``siblings`` exchange elements of shared buffers."""
+        """The places where the instances of ``siblings`` exchange elements of shared buffers."""
         found = self._meetings.get(id(siblings))
         if found is None:
             if self._dependence is None:

@@ -247,7 +247,7 @@ def _inner_extent(here: View, inner: Axis, size: int, layout: SharedLayoutPlan, 
 
 
 def _start(layout: SharedLayoutPlan) -> int:
-    """What divides the place of a box in shared memory, in bytes: it starts with whole swizzle atoms."""
+    """The alignment of a box in shared memory, in bytes: it starts with whole swizzle atoms."""
     return 8 * layout.swizzle_atom if layout.swizzle_atom > 16 else SHARED_ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its styles, its script and no address of anything outside."""
+"""The page: one HTML file that contains its styles and its script and refers to no other file or site."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _timelines(m: Model) -> str:
     sizes = " with the smallest sizes that reach every path" if m.chosen else given
     said = (
         f"<p>One run on the PTX machine{sizes}, seed {m.seed}. Its scheduler picks warps and completes copies "
-        "in an hostile order: the picture shows what may overlap and who waits for whom, not times of a GPU.</p>"
+        "in a hostile order: the picture shows what may overlap and which warp waits for which, not GPU times.</p>"
     )
     lines = {i: line for i, (_, line) in enumerate(m.listings[1].lines, 1)}
     return said + "".join(_timeline(v, v.ran, lines) for v in m.launches if v.ran is not None)

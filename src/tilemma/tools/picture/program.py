@@ -1,4 +1,4 @@
-"""What a page says about the program: the warps with their roles, and what each role does, line by line."""
+"""The page's part about the program: the warps with their roles, and the actions of each role, line by line."""
 
 from __future__ import annotations
 

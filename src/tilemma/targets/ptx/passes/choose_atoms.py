@@ -137,7 +137,7 @@ def _decision(w: Work, c: Choice, refusals: list[Refusal]) -> Decision:
         "level": str(w.level),
         "refused": [r.to_json() for r in refusals],
     }
-    # That the target has no wgmma goes without saying.
+    # A reason that only says that the target has no wgmma is left out.
     if instead and "the target is" not in instead:
         data["reason"] = instead
     return Decision(
@@ -330,7 +330,7 @@ def _by_descriptors(w: Work, arch: str, kind: str) -> Choice | list[Refusal]:
 
 
 def _layout_rule(w: Work, atom: MmaAtom) -> str | None:
-    """Why no shared-memory layout serves ``atom`` here, or None."""
+    """The reason why no shared-memory layout serves ``atom`` here, or None."""
     m, n, _ = atom.shape
     parts = [("B", w.b_stored, n, atom.b)]
     if w.a_stored is not None and not atom.a.in_registers:

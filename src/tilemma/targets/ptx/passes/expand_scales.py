@@ -109,7 +109,7 @@ class _Scaled:
         return (*settled, *copies, self._of_copies(op, kept)) if used else op
 
     def _sum(self, acc: t.FragmentRef) -> t.FragmentRef:
-        """Where products that go to ``acc`` are summed."""
+        """The fragment in which products that go to ``acc`` are summed."""
         return _named(acc, self.sums[acc.name]) if acc.name in self.sums else acc
 
     def _settled(self, acc: t.FragmentRef, op: t.Op) -> t.Body:

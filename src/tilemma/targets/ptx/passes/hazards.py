@@ -264,8 +264,8 @@ class Walk:
     def _signal(self, node: Node, p: Pending) -> Pending:
         if not p.done or not p.reaches(node.parent):
             return p
-        told = [a for a in self._accesses.of(node) if a.release and a.resource == p.resource]
-        writers, readers = any(a.write for a in told), bool(told) and p.access.write
+        releases = [a for a in self._accesses.of(node) if a.release and a.resource == p.resource]
+        writers, readers = any(a.write for a in releases), bool(releases) and p.access.write
         if writers <= p.signalled_writers and readers <= p.signalled_readers:
             return p
         return p.evolve(

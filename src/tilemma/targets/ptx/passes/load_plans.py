@@ -33,7 +33,7 @@ def in_vectors(view: View, transposed: bool) -> bool:
 def load_plan(
     load: Load, plan: FragmentPlan, transposed: bool, arch: str, order: KOrder | None = None
 ) -> LoadPlan:
-    """How ``load`` fills its fragment; ``transposed``: its K axis comes first.
+    """The plan by which ``load`` fills its fragment; ``transposed``: its K axis comes first.
 
     ``order``: that of its elements along K (`k_orders`).
     """

@@ -130,7 +130,7 @@ class _Packing:
         return replace(p, buffer=self.buffer(p.buffer, p.span))
 
     def conditions(self) -> Iterator[tile.Assert]:
-        """What a call must fulfil: rows of whole bytes."""
+        """The conditions of a call: rows of whole bytes."""
         for name, per in self.dims.items():
             whole = binary("eq", binary("mod", Dim(name), const(per)), const(0))
             yield tile.Assert(

@@ -54,7 +54,7 @@ def clustered(block: Parallel, row: int, cluster: int, fresh: FreshNames, body: 
 
 
 def _teams(tiles: Expr, most: int) -> Expr:
-    """How many blocks or clusters compute ``tiles``: at most ``most``, each about as many tiles."""
+    """The number of blocks or clusters that compute ``tiles``: at most ``most``, each about as many tiles."""
     return cdiv(tiles, cdiv(tiles, most))
 
 

@@ -176,7 +176,7 @@ def _depth(hazard: Hazard, body: Block) -> int | None:
 
 
 def _no_barrier(hazard: Hazard, body: Block) -> CompileError:
-    """Why no barrier in ``body`` can order ``hazard``."""
+    """The reason why no barrier in ``body`` can order ``hazard``."""
     x, y = hazard.pending.access.node.op, hazard.later.node.op
     facts: dict[str, Any] = {"name": hazard.later.resource, "kind": str(hazard)}
     notes = [Note("the earlier access", x.span)]

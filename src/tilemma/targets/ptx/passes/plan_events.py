@@ -88,7 +88,7 @@ class PlanEvents:
 
 
 def _together(u: Uses, tree: Tree) -> int | None:
-    """How many of the threads that an event counts arrive as one: those of an instance, where whole instances of
+    """The number of counted threads that arrive as one: those of an instance, where whole instances of
     one size trigger it and so many threads are some of them; None where it does not count threads."""
     op = u.declared.op
     assert isinstance(op, tile.DeclareEvent)
