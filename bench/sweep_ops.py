@@ -34,7 +34,8 @@ from tilemma import dtypes
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments
 from tilemma.ops.arguments import PLAIN, SCALED, Call
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, fused, ranked, transposed_product
+from tilemma.ops.operand_layouts import transposed_product
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, fused, ranked
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
@@ -205,7 +206,11 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
         call, out = call_of(s, make)
         problems.append(arguments.problem(call, out, made=True))
         other = torch.empty(s.m, s.n, device="cuda", dtype=torch.bfloat16)
-        torches.append(partial(torch.mm, kept[0], kept[1], out=other))
+        if s.scales == "rows":
+            scales = {"scale_a": kept[3], "scale_b": kept[4], "use_fast_accum": True, "out_dtype": torch.bfloat16}
+            torches.append(partial(torch._scaled_mm, kept[0], kept[1], out=other, **scales))
+        else:
+            torches.append(partial(torch.mm, kept[0], kept[1], out=other))
     a, b, result = torches[-1].args[0], torches[-1].args[1], problems[-1].out.owner
     wanted = a.double() @ b.double() if s.kind not in TYPES else None
     runs, names, alive = [], [], []
@@ -224,7 +229,8 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
         place = None if words is None else (words.pointer, math.prod(words.shape))
         if wanted is not None:
             check(partial(start, found[-1][0]), result, wanted, place, f"{s}: {e.plan}")
-    if s.kind not in TYPES:
+    compared = s.kind not in TYPES or s.scales == "rows"
+    if compared:
         runs.append(lambda i: torches[i]())
     for run in runs * 2:
         run(0)
@@ -235,7 +241,7 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
     rows = [
         {"plan": asdict(e.plan), "us": t, "model_us": e.seconds * 1e6} for e, t in zip(names, times, strict=False)
     ]
-    return {**asdict(s), "torch_us": times[-1] if s.kind not in TYPES else None, "plans": rows}
+    return {**asdict(s), "torch_us": times[-1] if compared else None, "plans": rows}
 
 
 def plan_of(fields: dict[str, Any]) -> Plan:

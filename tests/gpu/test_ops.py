@@ -14,7 +14,8 @@ import pytest
 from tilemma import ops, testing
 from tilemma.ops import arguments, plans, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import PIPELINED, Plan, candidates, hardware, transposed_product
+from tilemma.ops.operand_layouts import transposed_product
+from tilemma.ops.plan import PIPELINED, Plan, candidates, hardware
 from tilemma.runtime import gpu_unavailable_reason
 from tilemma.runtime.arrays import describe
 

@@ -96,6 +96,14 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         replace(SMALL, tile=(128, 128, 128), groups=2, grid=1, store="tma"),
         call("scaled_matmul", (136, 136, 400), (E4, E4), "bf16", "blocks"),
     ),
+    "blocks in a wide tile": (
+        replace(SMALL, tile=(128, 256, 128), groups=2, grid=1, store="tma"),
+        call("scaled_matmul", (136, 512, 272), (E4, E4), "bf16", "blocks"),
+    ),
+    "blocks whose scales are read from memory": (
+        SMALL,
+        call("scaled_matmul", (73, 144, 272), (E4, E4), "bf16", "blocks"),
+    ),
     "blocks without rings": (
         Plan("tiles", (64, 64, 128), 1),
         call("scaled_matmul", (72, 80, 144), (E4, E4), "bf16", "blocks"),
@@ -107,6 +115,10 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
     ),
     "groups of two warpgroups": (
         replace(SMALL, tile=(128, 64, 64), groups=2),
+        call("grouped_matmul", (150, 72, 72), ("f16", "f16"), "f16"),
+    ),
+    "groups stored by tma": (
+        replace(SMALL, tile=(128, 64, 64), groups=2, store="tma"),
         call("grouped_matmul", (150, 72, 72), ("f16", "f16"), "f16"),
     ),
     "groups swapped": (

@@ -89,6 +89,13 @@ class PreloadedOperands:
     right: Any = None
     bias: Any = None
 
+    def offset(self, columns: int) -> PreloadedOperands:
+        """The same for the columns from ``columns`` on."""
+        if not columns:
+            return self
+        right, bias = (None if f is None else (lambda j, f=f: f(columns + j)) for f in (self.right, self.bias))
+        return PreloadedOperands(self.left, right, bias)
+
 
 @dataclass(frozen=True, slots=True)
 class EpilogueFunction:
@@ -190,11 +197,11 @@ class Inputs:
             left = tm.var(e.left.at(at.left, 0, 0))
             preloaded.left = lambda _: left
 
-    def preloaded(self, p: Any) -> PreloadedOperands:
-        """Those for warpgroup ``p``."""
+    def preloaded(self, p: Any, part: int = 0, parts: int = 1) -> PreloadedOperands:
+        """Those for warpgroup ``p`` and part ``part`` of the columns."""
         for name, buffer in (("bias", self._bias), ("right", self._right)):
             if buffer is not None:
-                setattr(self._near, name, buffer.subspan(1, self._columns).at(p, 0).sqz().__getitem__)
+                setattr(self._near, name, buffer.subspan(1, self._columns // parts).at(p, part).sqz().__getitem__)
         return self._near
 
     def _columns_of(self, source: Any) -> Any:

@@ -126,7 +126,6 @@ def product_of_tiles(
     SCALE_LHS="",
     SCALE_RHS="",
     PROMOTE=False,
-    PAIRS=False,
     GROUPED="",
     SCALE=False,
     ADDEND="",
@@ -138,10 +137,9 @@ def product_of_tiles(
     With SPLIT > 1, out[batch * SPLIT + part] is the product over one slice of K.  RASTER: the order of the blocks
     (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, or "direct".  EARLY: the inputs of the
     epilogue are read before the sum, and arrive meanwhile.  SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.
-    PROMOTE: each step of K is summed apart and added in f32, with PAIRS while the next is multiplied; beyond the
-    end of K products are zero.  GROUPED: "rows" of lhs and the result, or "columns" (rows of rhs, columns of the
-    result), are divided by ``offsets`` into groups, each with its matrix of the other operand.  GRID: the blocks
-    that compute groups, one tile after another; 0: a block for each tile.
+    PROMOTE: each step of K is summed apart and added in f32.  GROUPED: "rows" of lhs and the result, or "columns"
+    (rows of rhs, columns of the result), are divided by ``offsets`` into groups, each with its matrix of the other
+    operand.  GRID: the blocks that compute groups, one tile after another; 0: a block for each tile.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
@@ -161,8 +159,8 @@ def product_of_tiles(
         a = Operand(lhs, TL, LHS, TILE_M, TILE_K, batches[0], lhs_row, left, at.left)
         b = Operand(rhs, TR, RHS, TILE_N, TILE_K, batches[1], rhs_row, right, at.right)
         sums = Sum(a, b, GROUPS, ACC, GROUPED == "columns")
-        total = sums.overlapped if PAIRS else sums.apart if PROMOTE else sums.plain
-        count = cdiv(K, TILE_K * (2 if PAIRS else 1))
+        total = sums.apart if PROMOTE else sums.plain
+        count = cdiv(K, TILE_K)
         count = count if some is None else select(some, count, 0)
         first, end = (0, count) if SPLIT == 1 else [x * count // SPLIT for x in (part, part + 1)]
         mc = total(count, first, end)

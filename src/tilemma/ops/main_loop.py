@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilemma import apply, foreach, if_, mma, select, trigger, var, wait
-from tilemma.ops.epilogue import Place
-from tilemma.ops.ring import Operand, PipelineState
+from tilemma import apply, foreach, mma, select, trigger, var, wait
+from tilemma.ops.epilogue import BLOCK, Place
+from tilemma.ops.ring import QUAD, Operand, PipelineState
 from tilemma.ops.sums import promoted
+
+# The widest part of a tile whose products are summed apart: registers hold no more beside the sums.
+WIDEST = 128
 
 
 @dataclass(frozen=True)
@@ -16,13 +19,16 @@ class MainLoop:
     """Part ``part`` of ``rows`` rows, at ``place``, of a tile of ``columns``, from the slots of the ring from
     ``used`` on.
 
-    ``shares``: slots are released to all blocks of the cluster.  ``shift``: where the scales of the tile's columns
-    start in a slot.  ``back``: 1 where the steps go from the last to the first, None where they never do.
+    ``shares``: slots are released to all blocks of the cluster.  ``shift``: where the scales of the tile's rows
+    and columns start in a slot.  ``back``: 1 where the steps go from the last to the first, None where they never
+    do.  ``parts``: the tile's columns are summed in so many parts; the first comes with ``full``, the others with
+    ``more``.
     """
 
     a: Operand
     b: Operand
     full: Any
+    more: list[Any]
     empty: Any
     used: PipelineState
     part: Any
@@ -35,6 +41,7 @@ class MainLoop:
     shares: bool
     shift: Any
     back: Any
+    parts: int = 1
 
     def plain(self, steps: Any, begin: Any, end: Any) -> Any:
         """One sum, whose multiplications follow each other without a wait for their results."""
@@ -45,113 +52,93 @@ class MainLoop:
             mma.commit()
             trigger(self.empty[self.used.slot], cluster=self.shares)
             self.used.advance()
-        return mc
+        return [mc]
 
     def promoted(self, steps: Any, begin: Any, end: Any) -> Any:
         """The products of each step are summed apart, and added in f32.
 
-        The scales of the rows and of blocks are read from memory, a step ahead; those of the columns come with the
-        tile.
+        Scales that do not come with the tile are read from memory, a step ahead.
         """
-        mc = mma.frag("f32", self.rows, self.columns, init=0.0)
+        columns = self.columns // self.parts
+        sums = [mma.frag("f32", self.rows, columns, init=0.0) for _ in range(self.parts)]
         down, ahead = mma.frag("f32", self.rows), mma.frag("f32", self.rows)
-        numbers = [var(1.0) for _ in self._blocks()]
+        numbers = [[var(1.0) for _ in self._blocks(x)] for x in range(self.parts)]
         self._read(self._step(begin, begin, end), ahead, numbers)
         for k in foreach(steps, start=begin, stop=end):
-            blocks = [var(x) for x in numbers]
-            if self._by_rows:
+            blocks = [[var(x) for x in each] for each in numbers]
+            if self._by_rows and self.a.scales is None:
                 down.set(ahead)
             self._read(self._step(k + 1, begin, end), ahead, numbers)
-            wait(self.full[self.used.slot])
-            part = mma.fill(self.zero, self.acc, fast=True)
-            self._multiply(part)
             slot = self.used.slot
-            for i, j in apply(mc):
-                factors = [down[i], *blocks] if self._by_rows else list(blocks)
-                if self.b.scales is not None:
-                    factors.append(self.b.scales[slot][self.shift + j])
-                mc[i, j] = promoted(mc[i, j], part[i, j], factors)
-            trigger(self.empty[slot], cluster=self.shares)
+            wait(self.full[slot])
+            for h, mc in enumerate(sums):
+                if h:
+                    wait(self.more[h - 1][slot])
+                part = mma.fill(self.zero, self.acc, fast=True)
+                self._multiply(part, h)
+                if h == 0:
+                    self._from_ring(slot, down, blocks)
+                last = h == self.parts - 1
+                if last and self.b.scale.kind != "steps":
+                    mma.wait(0)
+                    trigger(self.empty[slot], cluster=self.shares)
+                for i, j in apply(mc):
+                    factors = [down[i], *blocks[h]] if self._by_rows else list(blocks[h])
+                    if self.b.scale.kind == "steps":
+                        factors.append(self.b.scales[slot][self.shift[1] + h * columns + j])
+                    mc[i, j] = promoted(mc[i, j], part[i, j], factors)
+                if last and self.b.scale.kind == "steps":
+                    trigger(self.empty[slot], cluster=self.shares)
             self.used.advance()
-        return mc
+        return sums
 
-    def overlapped(self, begin: Any, end: Any) -> Any:
-        """As `promoted`, for an even number of steps: those of one step are added while the next is multiplied.
-
-        The columns have no scales of their own: registers hold no more.
-        """
-        mc = mma.frag("f32", self.rows, self.columns, init=0.0)
-        sums = [mma.frag(self.acc, self.rows, self.columns) for _ in range(2)]
-        down = [mma.frag("f32", self.rows) for _ in range(2)]
-        blocks = [[var(1.0) for _ in self._blocks()] for _ in range(2)]
-
-        def prepare(which: int, place: Any) -> None:
-            self._read(self._step(place, begin, end), down[which], blocks[which])
-            wait(self.full[self.used.slot])
-
-        def start(which: int) -> None:
-            mma.fill(sums[which], self.zero, fast=True)
-            self._multiply(sums[which])
-            self.used.advance()
-
-        def finish() -> None:
-            # While two batches are in flight, ptxas lets no instruction read the sums of either: it serialises
-            # the multiplies instead (C7514).
-            mma.wait(0)
-            trigger(self.empty[self.used.before], cluster=self.shares)
-
-        def add(which: int) -> None:
-            for i, j in apply(mc):
-                factors = [down[which][i], *blocks[which]] if self._by_rows else blocks[which]
-                mc[i, j] = promoted(mc[i, j], sums[which][i, j], factors)
-
-        with if_(begin < end):
-            prepare(0, begin)
-            start(0)
-            pairs = (end - begin) // 2
-            for pair in foreach(pairs - 1):
-                for x in range(2):
-                    prepare(1 - x, begin + 2 * pair + 1 + x)
-                    finish()
-                    start(1 - x)
-                    add(x)
-            prepare(1, begin + 2 * pairs - 1)
-            finish()
-            start(1)
-            add(0)
-            finish()
-            add(1)
-        return mc
+    def _from_ring(self, slot: Any, down: Any, blocks: list[list[Any]]) -> None:
+        """Read the scales of a step that have come with its tiles."""
+        if self.a.scale.kind == "steps" and self.a.scales is not None:
+            first = self.part * self.rows + self.shift[0]
+            mma.load(self.a.scales[slot].view(self.rows).from_(first), into=down)
+        # Of each operand: where its tile starts, and this warpgroup's share of the tile.
+        starts = (
+            (self.a, self.place.row - self.part * self.rows, self.part * self.rows, 0),
+            (self.b, self.place.column, 0, self.columns // self.parts),
+        )
+        for operand, start, mine, width in starts:
+            if operand.scale.kind == "blocks" and operand.scales is not None:
+                first = start // BLOCK // QUAD * QUAD
+                for h, found in enumerate(blocks):
+                    found.append(var(operand.scales[slot][(start + mine + h * width) // BLOCK - first]))
 
     @property
     def _by_rows(self) -> bool:
         """Whether each row has its scale in each step."""
         return self.a.scale.kind == "steps"
 
-    def _read(self, k: Any, rows: Any, blocks: list[Any]) -> None:
+    def _read(self, k: Any, rows: Any, blocks: list[list[Any]]) -> None:
         """Read the scales of step ``k``: those of the rows into the vector ``rows``, those of blocks into
         variables."""
-        if self._by_rows:
+        if self._by_rows and self.a.scales is None:
             batch = self.place.left if self.a.scale.batched else 0
             mma.load(self.a.scale.array.view(1, 1, self.rows).from_(batch, k, self.place.row).sqz(), into=rows)
-        for scale, x in zip(self._blocks(), blocks, strict=True):
-            x.set(scale(k))
+        for part, numbers in enumerate(blocks):
+            for scale, x in zip(self._blocks(part), numbers, strict=True):
+                x.set(scale(k))
 
     def _step(self, place: Any, begin: Any, end: Any) -> Any:
         """The step that comes at ``place`` of those from ``begin`` to ``end``."""
         return place if self.back is None else select(self.back == 1, begin + end - 1 - place, place)
 
-    def _multiply(self, into: Any) -> None:
-        """Issue the products of the next slot."""
+    def _multiply(self, into: Any, part: int = 0) -> None:
+        """Issue the products of the next slot, for part ``part`` of the columns."""
         slot = self.used.slot
-        self.multiply(into, self.a.load(slot, self.part, self.rows), self.b.load(slot, 0, self.columns))
+        left = self.a.load(slot, self.part, self.rows)
+        self.multiply(into, left, self.b.load(slot, part, self.columns // self.parts))
 
-    def _blocks(self) -> list[Any]:
-        """For each operand with scales of blocks, that of the tile as a function of the step."""
-        at = self.place
-        places = ((self.a.scale, at.left, at.row), (self.b.scale, at.right, at.column))
+    def _blocks(self, part: int) -> list[Any]:
+        """For each operand with scales of blocks, that of part ``part`` of the tile as a function of the step."""
+        at = self.place.offset_columns(part * (self.columns // self.parts)) if part else self.place
+        places = ((self.a, at.left, at.row), (self.b, at.right, at.column))
         return [
-            lambda k, s=s, batch=batch, index=index: s.at(batch, k, index)
-            for s, batch, index in places
-            if s.kind == "blocks"
+            lambda k, s=x.scale, batch=batch, index=index: s.at(batch, k, index)
+            for x, batch, index in places
+            if x.scale.kind == "blocks" and x.scales is None
         ]

@@ -8,14 +8,17 @@ computes all other products.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tilemma as tm
 from tilemma import (
     cdiv,
     dma,
+    else_,
     event,
     foreach,
+    if_,
     inthreads,
     mma,
     parallel,
@@ -28,7 +31,7 @@ from tilemma import (
 )
 from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
 from tilemma.ops.kernels import Groups, raster
-from tilemma.ops.main_loop import MainLoop
+from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import QUAD, Operand, PipelineState, ring, scale_ring
 from tilemma.ops.split_k import SplitKReduction
 from tilemma.ops.sums import multiply, zero
@@ -51,7 +54,6 @@ class Tasks:
     raster: int
     split: int
     steps: Any
-    unit: int
     back: bool
 
     def task(self, t: Any) -> tuple[Any, ...]:
@@ -66,8 +68,7 @@ class Tasks:
             m, n = tile % self.tiles_m, tile // self.tiles_m
         if self.split == 1:
             return batch, part, m, n, 0, self.steps
-        units = self.steps // self.unit
-        first, end = (x * units // self.split * self.unit for x in (part, part + 1))
+        first, end = (x * self.steps // self.split for x in (part, part + 1))
         return batch, part, m, n, first, end
 
 
@@ -137,7 +138,8 @@ def matmul_by_hand(
     SCALE_LHS="",
     SCALE_RHS="",
     PROMOTE=False,
-    PAIRS=False,
+    RING_LHS=False,
+    RING_RHS=False,
     GROUPED="",
     SCALE=False,
     ADDEND="",
@@ -148,22 +150,21 @@ def matmul_by_hand(
 
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
-    cache.  PAIRS: promoted products of one step are added while the next is multiplied, in pairs of steps; beyond
-    the end of K they are zero.  ONCE: there are no more tasks than GRID.  BACK: the number of working blocks is
-    chosen such that every pass over the grid has the same number of tasks; every other group of tiles is traversed
-    from right to left, and every other pass from the end of K, so that the data read last are read again while the
-    L2 cache has them.
+    cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
+    RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more tasks than GRID.
+    BACK: the number of working blocks is chosen such that every pass over the grid has the same number of tasks;
+    every other group of tiles is traversed from right to left, and every other pass from the end of K, so that the
+    data read last are read again while the L2 cache has them.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
     tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
-    UNIT = 2 if PAIRS else 1
-    steps = cdiv(steps, UNIT) * UNIT
+    PARTED = cdiv(TILE_N, WIDEST) if PROMOTE else 1
     count = out.shape[0] * (SPLIT if FUSED else 1) * tiles_m * tiles_n
     batches = out.shape[0] if FUSED else out.shape[0] // SPLIT
-    tasks = Tasks(batches, tiles_m, tiles_n, RASTER, SPLIT, steps, UNIT, BACK)
+    tasks = Tasks(batches, tiles_m, tiles_n, RASTER, SPLIT, steps, BACK)
     shares = CLUSTERED and SHARE
     teams, pace = count if ONCE else select(count < GRID, count, GRID), GRID
     if BACK:
@@ -177,13 +178,17 @@ def matmul_by_hand(
 
     def block(first: Any, down: Any, across: Any) -> None:
         full = event(STAGES)
+        more = [event(STAGES) for _ in range(1, PARTED)]
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
-        right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns")
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, None)
-        b = Operand(rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s)
+        left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows") if RING_LHS else None
+        right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns") if RING_RHS else None
+        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s)
+        b = Operand(
+            rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED
+        )
         if STORE == "tma":
-            out_s = shared(TO, TILE_M, TILE_N)
+            out_s = shared(TO, TILE_M, TILE_N // PARTED)
         if ALONG == "columns" and not FUSED:
             bias_s = shared(TB, GROUPS, TILE_N)
         if SCALE_RHS == "vector" and not FUSED:
@@ -203,6 +208,9 @@ def matmul_by_hand(
                 a.issue_load(batch_a, m, at, slot, full[filled.slot], begins[0])
                 b.issue_load(batch_b, n, at, slot, full[filled.slot], begins[1])
                 trigger(full[filled.slot])
+                for piece, later in enumerate(more, 1):
+                    b.issue_load(batch_b, n, at, slot, later[slot], begins[1], piece)
+                    trigger(later[slot])
                 filled.advance()
                 if back is not None:
                     step += 1 - 2 * back
@@ -240,36 +248,47 @@ def matmul_by_hand(
             elif SCALE_LHS == "tensor" and not FUSED:
                 once = var(left.at(mine.left, 0, 0))
                 preloaded.left = lambda _: once
+            shift = (mine.row, 0) if GROUPED == "rows" else (0, mine.column) if GROUPED else (0, 0)
             main_loop = MainLoop(
-                a, b, full, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, TILE_N, shares,
-                mine.column % QUAD if GROUPED == "columns" else 0, back,
+                a, b, full, more, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, TILE_N,
+                shares, tuple(x % QUAD for x in shift), back, PARTED,
             )  # fmt: skip
-            if PAIRS:
-                mc = main_loop.overlapped(begin, end)
-            elif PROMOTE:
-                mc = main_loop.promoted(steps, begin, end)
+            if PROMOTE:
+                pieces = main_loop.promoted(steps, begin, end)
             else:
-                mc = main_loop.plain(steps, begin, end)
+                pieces = main_loop.plain(steps, begin, end)
             if pending:
                 wait(*pending)
             if FUSED:
-                join(mc, task, part_m, mine)
+                join(pieces[0], task, part_m, mine)
                 return
-            done = epilogue.finished(mc, mine, preloaded)
-            if GROUPED:
-                there = out.view(1, WARP_M, TILE_N).from_(0, mine.row, mine.column).sqz()
-            else:
-                batch, part, m, n = task
-                row, column = (m * CLUSTER_M + down) * GROUPS + part_m, n * CLUSTER_N + across
-                there = out.subspan(1, WARP_M, TILE_N).at(batch * SPLIT + part, row, column).sqz()
-            if GROUPED:
-                mma.store(done, there, rows=mine.rows, columns=mine.columns)
-            elif STORE == "tma":
-                piece = out_s.subspan(WARP_M, TILE_N).at(part_m, 0)
-                mma.store(done, piece)
-                tma.copy(piece, there)
-            else:
-                mma.store(done, there)
+            width = TILE_N // PARTED
+            for piece, mc in enumerate(pieces):
+                done = epilogue.finished(mc, mine.offset_columns(piece * width), preloaded.offset(piece * width))
+                if GROUPED:
+                    there = out.view(1, WARP_M, width).from_(0, mine.row, mine.column + piece * width).sqz()
+                    some = {"rows": mine.rows, "columns": mine.offset_columns(piece * width).columns}
+                else:
+                    batch, part, m, n = task
+                    row, column = (m * CLUSTER_M + down) * GROUPS + part_m, n * CLUSTER_N + across
+                    place = batch * SPLIT + part, row, column * PARTED + piece
+                    there, some = out.subspan(1, WARP_M, width).at(*place).sqz(), {}
+                if STORE == "direct":
+                    mma.store(done, there, **some)
+                elif GROUPED:
+                    # The last rows of a group are followed by those of the next.
+                    with if_(mine.rows >= WARP_M):
+                        store_whole(done, there, part_m)
+                    with else_():
+                        mma.store(done, there, **some)
+                else:
+                    store_whole(done, there, part_m)
+
+        def store_whole(done: Any, there: Any, part_m: Any) -> None:
+            """Store a tile through shared memory."""
+            staged = out_s.subspan(*done.shape).at(part_m, 0)
+            mma.store(done, staged)
+            tma.copy(staged, there)
 
         def join(mc: Any, task: Any, part_m: Any, mine: Place) -> None:
             """Add the parts of a tile's rows, and finish those columns of their sum that fall to this one."""
@@ -314,13 +333,25 @@ def matmul_by_hand(
             batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
             issue_load((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins)
 
-        def compute_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+        def compute_group(part: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
             row, column = m * TILE_M, n * TILE_N
             if by_rows:
                 place = Place(0, 0, e, e, begin + row, column, rows=end - begin - row)
             else:
                 place = Place(0, e, 0, e, row, begin + column, columns=end - begin - column)
-            compute(0, select(begin < end, steps, 0), used, wg - 1, place, None)
+            count = select(begin < end, steps, 0)
+            if not by_rows or GROUPS == 1:
+                compute(0, count, used, part, place, None)
+                return
+            with if_(place.rows > part * WARP_M):
+                compute(0, count, used, part, place, None)
+            with else_():
+                # None of this warpgroup's rows belong to the group: the tensor cores are the others'.
+                for _ in foreach(steps, stop=count):
+                    for event_ in (full, *more):
+                        wait(event_[used.slot])
+                    trigger(empty[used.slot])
+                    used.advance()
 
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
@@ -332,15 +363,21 @@ def matmul_by_hand(
                 else:
                     for t in foreach(count, start=first, step=pace):
                         load_tile(tasks.task(t), filled, iterates_backward(t))
-            with inthreads(wg >= 1, async_=True):
-                used = PipelineState(var(0), STAGES)
-                if GROUPED:
-                    groups.visit(first, pace, compute_group)
-                elif ONCE:
-                    compute_tile(only, used, wg - 1)
-                else:
-                    for t in foreach(count, start=first, step=pace):
-                        compute_tile(tasks.task(t), used, wg - 1, iterates_backward(t))
+            if GROUPED:
+                # Tiles start at any row, so that the compiler cannot know that two warpgroups store to different
+                # places.  As one role they would wait for each other after every tile.
+                for part in range(GROUPS):
+                    with inthreads(wg == part + 1, async_=True):
+                        used = PipelineState(var(0), STAGES)
+                        groups.visit(first, pace, partial(compute_group, part))
+            else:
+                with inthreads(wg >= 1, async_=True):
+                    used = PipelineState(var(0), STAGES)
+                    if ONCE:
+                        compute_tile(only, used, wg - 1)
+                    else:
+                        for t in foreach(count, start=first, step=pace):
+                            compute_tile(tasks.task(t), used, wg - 1, iterates_backward(t))
 
     if CLUSTERED:
         for first in parallel(teams, level="cluster", overlap=True):

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
+from tilemma.ops.operand_layouts import aligned, far_scales, packed, packs, transposed_product
 from tilemma.ops.problem import Problem
 from tilemma.ops.split_k import MOST_PARTS
-from tilemma.runtime.arrays import ArrayRef, facts
+from tilemma.runtime.arrays import ArrayRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,10 @@ def hardware(device: tuple[str, int]) -> Hardware:
 
 # Operations a clock and SM of exact f32, and of f64.
 SCALAR = 256.0
+# Products that are added to sums in a clock, beside the multiplications of another warpgroup or alone, and the
+# clocks for which a step waits for scales from memory.  At 4096^3 block scales cost 8 % more time than row scales
+# with tiles of 128x256, 13 % with 128x128, and 37 % if they do not come with the tiles.
+ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 # Bytes a clock that cp.async writes and warps read again and again, in slots that arithmetic could use: by so much
 # f32 and f64 were slower with tiles of 64 x 64 than with 128 x 128.
 CARRIED = 35.0
@@ -154,9 +159,9 @@ IDLE = 0.8
 FOLLOWING = 1.5e-6
 # A launch, filling the ring once, and a store of one byte of the result by one block.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
-# Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, a bias and the
-# events.
-SHARED_RATE, STAGING, RESERVED = 128.0, 32 * 1024, 3072
+# Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, the events, and at
+# most so much for a bias and scales: the compiler lets larger ones share memory.
+SHARED_RATE, STAGING, EVENTS, RESERVED = 128.0, 32 * 1024, 256, 3072
 # Bytes a clock into an SM, from the L2 cache and from its neighbours.
 PORT = 64.0
 # The share of time that transfers cost where they are not the bottleneck: they take energy, which lowers the
@@ -221,40 +226,6 @@ class Estimate:
     why: str
 
 
-def aligned(x: ArrayRef) -> bool:
-    """Whether TMA can read or write ``x``: contiguous along the last dimension, other strides multiples of 16
-    bytes."""
-    found = facts(x)
-    return found.contiguous == x.rank - 1 and found.alignment == 16
-
-
-def transposed_product(problem: Problem) -> Problem:
-    """The transposed product: out^T = rhs x lhs^T."""
-
-    def transposed(x: ArrayRef) -> ArrayRef:
-        (b, m, n), (sb, sm, sn) = x.shape, x.strides
-        return x._replace(shape=(b, n, m), strides=(sb, sn, sm))
-
-    return replace(
-        problem,
-        lhs=problem.rhs,
-        rhs=problem.lhs,
-        lhs_major=problem.rhs_major,
-        rhs_major=problem.lhs_major,
-        out=transposed(problem.out),
-        c=None if problem.c is None else transposed(problem.c),
-        epilogue=problem.epilogue.swapped(),
-        swapped=not problem.swapped,
-        outer=tuple((r, left, c, o, sr, sl) for left, r, c, o, sl, sr in problem.outer),
-        left=problem.right,
-        right=problem.left,
-        grouped=_OTHER_AXIS[problem.grouped],
-    )
-
-
-_OTHER_AXIS: dict[str, Literal["", "rows", "columns"]] = {"": "", "rows": "columns", "columns": "rows"}
-
-
 def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, int]:
     """``tile``, of 16-bit elements, for the operands: as many bytes along K, or the `BLOCK` that is promoted."""
     m, n, k = tile
@@ -264,31 +235,7 @@ def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, in
 def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
     """Whether registers hold a tile and the products of two steps, and a tile's columns share their scales."""
     rows, columns = tile[0] // groups, tile[1]
-    return rows == 64 and columns <= 128 if problem.promote else True
-
-
-def in_pairs(problem: Problem) -> bool:
-    """Whether the products of a step are added while the next step is multiplied, two steps at a time."""
-    return problem.promote and problem.right.kind != "steps"
-
-
-def must_transpose(p: Problem, name: str) -> bool:
-    """Whether the pipelined kernel needs K contiguous in an operand, "lhs" or "rhs", that has it otherwise.
-
-    wgmma reads all but 16-bit operands so only, and TMA starts at multiples of 16 bytes of a row, but groups
-    anywhere.
-    """
-    major, divided = (p.lhs_major, "rows") if name == "lhs" else (p.rhs_major, "columns")
-    return major == "col" and (p.lhs.dtype.bits != 16 or p.grouped == divided)
-
-
-def _pack(p: Problem) -> tuple[str, ...]:
-    """The arrays that TMA or wgmma cannot read where they are."""
-    found = [n for n, x in (("lhs", p.lhs), ("rhs", p.rhs)) if not aligned(x) or must_transpose(p, n)]
-    # The scales of the columns go through the ring, those of the rows are read from memory.
-    if p.right.kind == "steps" and p.right.array is not None and not aligned(p.right.array):
-        found.append("scale_rhs")
-    return tuple(found)
+    return rows == 64 and (columns <= 128 or (columns == 256 and groups == 2)) if problem.promote else True
 
 
 def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
@@ -305,23 +252,21 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if swap and m > 256 and not problem.grouped:
             break
         p = transposed_product(problem) if swap else problem
-        pack = _pack(p)
-        if pack and len(problem.outer) != 1:
+        ways = list(packs(p))
+        if ways[0] and len(problem.outer) != 1:
             continue
         size = p.out.dtype.bytes
         # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
         # Tensor stores write whole 16-byte units, over the edge too.
-        whole = p.out.shape[2] * size % 16 == 0 and not p.grouped
+        whole = p.out.shape[2] * size % 16 == 0 and p.grouped != "columns"
         store = "tma" if size == 2 and whole and aligned(p.out) and not swap else "direct"
         for wide, groups in PIPELINED:
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
-            stage = (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes
-            stage += 4 * (tile[1] + 32) * (p.right.kind == "steps")
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
             most = PROMOTED_RING if p.promote else LARGEST_RING
-            stages = min(most, (on.shared - RESERVED - staging) // stage)
+            stages = min(most, (on.shared - _reserved(p, tile, groups) - staging) // _stage(p, tile))
             whole_boxes = tile[1] % 64 == 0 or (p.rhs_major == "row" and (store == "direct" or tile[1] > 64))
             if stages < 2 or not whole_boxes:
                 continue
@@ -329,11 +274,12 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1 or p.grouped):
                     break
                 how = store if split == 1 else "direct"
-                if how == "direct" and split == 1 and (p.grouped or not p.plain) and wide in SPILLING:
+                direct = how == "direct" and split == 1 and not p.promote
+                if direct and wide in SPILLING and (not p.plain or (p.grouped and wide[0] == 256)):
                     continue
                 if p.acc == "s32" and split == 1 and not p.epilogue.plain and wide in SPILLING_INTEGERS:
                     continue
-                plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, pack)
+                plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
                 for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
@@ -342,10 +288,29 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
                         rows = RASTER // cluster[0] if plan.back else RASTER
-                        apart = p.promote and not in_pairs(p)
-                        hand = apart or bool(p.grouped) or cluster != (1, 1)
+                        hand = p.promote or bool(p.grouped) or cluster != (1, 1)
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
-                        yield replace(found, by_hand=hand)
+                        for pack in ways:
+                            yield replace(found, by_hand=hand, pack=pack)
+
+
+def _stage(p: Problem, tile: tuple[int, int, int]) -> int:
+    """Bytes of a stage: of both operands, and of the scales that come with them."""
+    scales = 0
+    for scale, extent, axis in ((p.left, tile[0], "rows"), (p.right, tile[1], "columns")):
+        if scale.kind == "steps":
+            scales += 4 * (extent + (LINE // 4 if p.grouped == axis else 0))
+        elif scale.kind == "blocks":
+            scales += LINE
+    return (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes + scales
+
+
+def _reserved(p: Problem, tile: tuple[int, int, int], groups: int) -> int:
+    """Bytes of shared memory besides the ring and the staging buffers: the events, each warpgroup's bias and
+    scales of columns, and the ends of the groups."""
+    bias = p.bias.dtype.bytes if p.bias is not None and p.epilogue.bias == "columns" else 0
+    each = groups * tile[1] * (bias + 4 * (p.right.kind == "vector"))
+    return min(EVENTS + each, RESERVED) + (4 * p.offsets.shape[0] if p.offsets is not None else 0)
 
 
 def fused(plan: Plan, problem: Problem) -> Plan | None:
@@ -401,13 +366,18 @@ def _read(p: Problem, plan: Plan) -> float:
     return left + columns * depth * size / high * _straddling(p.rhs, "rhs" in plan.pack)
 
 
-def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str]:
-    """Clocks of one step of a block while the share ``busy`` of all SMs works, and the resource that bounds it."""
+def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0) -> tuple[float, str]:
+    """Clocks of one step of a block while the share ``busy`` of all SMs works, and the resource that bounds it.
+
+    ``filled``: the share of the warpgroups that have rows of the result.
+    """
     (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
     tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size if p.on_tensor_cores else SCALAR)
     if p.promote:
-        # Adding a step's products takes issue slots and energy: by so much 4096^3 and 8192^3 were slower.
-        tensor += rows * columns / 128 * (1.5 if plan.groups == 1 else 1.0)
+        # Two warpgroups add in turns, while the other multiplies.
+        tensor += rows * columns / (ADDED if plan.groups > 1 else ADDED_ALONE)
+        scales = (("scale_lhs", p.left), ("scale_rhs", p.right))
+        tensor += FAR_SCALES * sum(far_scales(x) and name not in plan.pack for name, x in scales)
     left, right = rows * depth * size, columns * depth * size
     # Every instruction of a warpgroup, 64 rows and 16 of K, reads 64 rows of A and all of B's tile; TMA writes
     # both in lines, at half the cost of reading them.
@@ -418,8 +388,15 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float) -> tuple[float, str
         return max(tensor, cache) + (left + right) / CARRIED, "arithmetic"
     if plan.kernel != "pipelined":
         # No overlap: the block waits for its copies, then multiplies.
-        return tensor + (cache + 1200) * (1 if aligned(p.lhs) and aligned(p.rhs) and not _pack(p) else 6), "copies"
-    limits = {"tensor cores": tensor, "shared memory": shared, "L2 cache": cache, "the SM's port": port}
+        return tensor + (cache + 1200) * (
+            1 if aligned(p.lhs) and aligned(p.rhs) and not packed(p) else 6
+        ), "copies"
+    limits = {
+        "tensor cores": tensor * filled,
+        "shared memory": shared * filled,
+        "L2 cache": cache,
+        "the SM's port": port,
+    }
     slowest = max(limits, key=lambda x: limits[x])
     # Where every operand is read from memory repeatedly, L2 transfers cost energy too.
     energy = (port + shared) / 2 + (cache / 4 if plan.back else 0.0)
@@ -448,6 +425,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     tasks = batch * cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * high * wide
     resident = on.resident(high * wide)
     rounds: float = max(1, cdiv(tasks, resident))
+    filled = 1.0
     if p.offsets is not None:
         groups = max(p.offsets.shape[0], 1)
         # A group ends anywhere in its last tile; a group that is not empty has one.
@@ -456,9 +434,13 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         tasks = math.ceil(tiles * (cdiv(n, columns) if p.grouped == "rows" else cdiv(m, rows)))
         m, n = (cdiv(m, groups), n) if p.grouped == "rows" else (m, cdiv(n, groups))
         batch, rounds = groups, max(1.0, tasks / resident + 0.5)
+        if p.grouped == "rows":
+            # A warpgroup without rows of the group leaves the tensor cores to the others.
+            each //= plan.groups
+            filled = groups * max(1.0, divided / groups / each + 0.5) / (tiles * plan.groups)
     busy = max(1, min(tasks, resident)) / on.sms
     steps = cdiv(cdiv(k, depth), plan.split)
-    step, bound_by = _step(p, plan, on, busy)
+    step, bound_by = _step(p, plan, on, busy, filled)
     store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + FILL + store)
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"

@@ -18,7 +18,8 @@ from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked, transposed_product
+from tilemma.ops.operand_layouts import transposed_product
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked
 from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.steps import steps
 from tilemma.ops.workspace import allocate

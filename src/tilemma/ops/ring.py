@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma import mma, select, shared, tma
-from tilemma.ops.epilogue import Scale
+from tilemma.ops.epilogue import BLOCK, Scale
 from tilemma.ops.sums import QUAD
+
+# Scales of blocks that come with a tile: TMA writes to multiples of 128 bytes.
+BLOCKS = 32
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Operand:
 
     ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
-    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.
+    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.  ``pieces``: the
+    tile's rows are loaded in so many pieces.
     """
 
     array: Any
@@ -45,27 +49,38 @@ class Operand:
     shared: bool
     scale: Scale
     scales: Any
+    pieces: int = 1
 
-    def issue_load(self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None) -> None:
-        """Start to load step ``k`` of tile ``tile`` into ``slot``; tiles are counted from row ``begin``."""
+    def issue_load(
+        self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None, piece: int = 0
+    ) -> None:
+        """Start to load step ``k`` of piece ``piece`` of tile ``tile`` into ``slot``; tiles are counted from row
+        ``begin``."""
         batch = batch if self.batched else 0
+        rows = self.rows // self.pieces
         start = tile * self.rows if begin is None else begin + tile * self.rows
+        room = self.ring[slot]
+        if self.pieces > 1:
+            start += piece * rows
+            room = room.subspan(rows, self.depth).at(piece, 0)
         if self.major == "row" and begin is not None:
-            there = self.array.view(1, self.rows, self.depth).from_(batch, start, k * self.depth).sqz()
+            there = self.array.view(1, rows, self.depth).from_(batch, start, k * self.depth).sqz()
         elif self.major == "row":
-            there = self.array.subspan(1, self.rows, self.depth).at(batch, tile, k).sqz()
+            there = self.array.subspan(1, rows, self.depth).at(batch, tile * self.pieces + piece, k).sqz()
         elif begin is not None:
             there = self.array.view(1, self.depth, self.rows).from_(batch, k * self.depth, start).sqz()
         else:
             there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
-        tma.copy(there, self.ring[slot], async_=filled, multicast=self.shared)
-        if self.scales is not None:
+        tma.copy(there, room, async_=filled, multicast=self.shared)
+        if self.scales is not None and piece == 0:
             which = batch if self.scale.batched else 0
-            first = start if begin is None else start // QUAD * QUAD
-            count = scales_of(self.rows, begin is not None)
-            tma.copy(
-                self.scale.array.view(1, 1, count).from_(which, k, first).sqz(), self.scales[slot], async_=filled
-            )
+            if self.scale.kind == "blocks":
+                first, count = start // BLOCK // QUAD * QUAD, BLOCKS
+            else:
+                first = start if begin is None else start // QUAD * QUAD
+                count = scales_of(self.rows, begin is not None)
+            source = self.scale.array.view(1, 1, count).from_(which, k, first).sqz()
+            tma.copy(source, self.scales[slot], async_=filled)
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
@@ -89,4 +104,5 @@ def scales_of(rows: int, divided: bool) -> int:
 
 def scale_ring(scale: Scale, rows: int, stages: int, divided: bool) -> Any:
     """Shared memory for the scales that come with ``stages`` tiles of an operand."""
-    return shared("f32", scales_of(rows, divided), copies=stages) if scale.kind == "steps" else None
+    count = scales_of(rows, divided) if scale.kind == "steps" else BLOCKS
+    return shared("f32", count, copies=stages)

@@ -12,7 +12,8 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
-from tilemma.ops.plan import Plan, in_pairs, must_transpose
+from tilemma.ops.operand_layouts import far_scales, must_transpose
+from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
 
@@ -43,11 +44,9 @@ def _kernel(problem: Problem, plan: Plan) -> Kernel:
 
 def _settings(problem: Problem, plan: Plan) -> Pipeline:
     """The compiler's settings of the plan."""
-    # A stage holds both steps of a pair.
-    stages = max(2, plan.stages // 2) if in_pairs(problem) else plan.stages
     once = _once(problem, plan)
     return Pipeline(
-        stages=stages, producer=True, cluster=math.prod(plan.cluster) if plan.share else 1,
+        stages=plan.stages, producer=True, cluster=math.prod(plan.cluster) if plan.share else 1,
         persistent=not once and not problem.grouped, blocks=plan.grid * math.prod(plan.cluster),
         order="any" if plan.back and not once else "keep",
     )  # fmt: skip
@@ -240,8 +239,11 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
     if plan.kernel != "pipelined":
         return values
-    values["PAIRS"] = in_pairs(problem)
-    if not plan.hand:
+    if plan.hand:
+        values |= {
+            f"RING_{n}HS": x.stepwise and not far_scales(x) for n, x in (("L", problem.left), ("R", problem.right))
+        }
+    else:
         values["EARLY"] = True
     if problem.grouped:
         values["OUT"] = 1

@@ -116,29 +116,6 @@ class Sum:
                 self._add(mc, part, down, blocks, stage)
         return mc
 
-    def overlapped(self, pairs: Any, first: Any, end: Any) -> Any:
-        """As `apart`, for pairs of steps: the products of one are added while the next are multiplied."""
-        mc = mma.frag("f32", self._rows, self.b.rows, init=0.0)
-        sums = [mma.frag(self.acc, self._rows, self.b.rows) for _ in range(2)]
-        stages, factors = [self._stage() for _ in range(2)], [self._factors() for _ in range(2)]
-        for _ in parallel(self.groups, level="group-4"):
-            mma.fill(sums[1], zero(self.acc), fast=True)
-        for pair in foreach(pairs, start=first, stop=end):
-            for now in range(2):
-                before = 1 - now
-                self._read(2 * pair + now, *factors[now])
-                self._copy(2 * pair + now, stages[now])
-                for p in parallel(self.groups, level="group-4"):
-                    # While two batches are in flight, ptxas lets no instruction read the sums of either: it
-                    # serialises the multiplies instead (C7514).
-                    mma.wait(0)
-                    mma.fill(sums[now], zero(self.acc), fast=True)
-                    self._multiply(sums[now], stages[now], p)
-                    self._add(mc, sums[before], *factors[before], stages[before])
-        for _ in parallel(self.groups, level="group-4"):
-            self._add(mc, sums[1], *factors[1], stages[1])
-        return mc
-
     @property
     def _rows(self) -> int:
         return self.a.rows // self.groups
