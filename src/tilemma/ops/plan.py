@@ -233,9 +233,10 @@ def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, in
 
 
 def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
-    """Whether registers hold a tile and the products of two steps, and a tile's columns share their scales."""
+    """Whether registers hold a tile and the products of a step, which are added in parts of 128 columns."""
     rows, columns = tile[0] // groups, tile[1]
-    return rows == 64 and (columns <= 128 or (columns == 256 and groups == 2)) if problem.promote else True
+    halves = columns == 256 and groups == 2 and problem.right.kind != "steps"
+    return rows == 64 and (columns <= 128 or halves) if problem.promote else True
 
 
 def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
