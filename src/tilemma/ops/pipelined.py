@@ -32,9 +32,9 @@ from tilemma import (
 from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
 from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
-from tilemma.ops.ring import QUAD, Operand, PipelineState, ring, scale_ring
+from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
 from tilemma.ops.split_k import SplitKReduction
-from tilemma.ops.sums import multiply, zero
+from tilemma.ops.sums import QUAD, multiply, zero
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
