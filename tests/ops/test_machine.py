@@ -83,6 +83,8 @@ OTHERS = {
     "fused, all at once": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=8, split=3, fused=True),
     "fused pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=8, cluster=(1, 2), split=2, fused=True),
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
+    "swapped, of 24 columns": Plan("pipelined", (64, 24, 128), 1, stages=3, grid=2, swap=True),
+    "swapped, of 112 columns": Plan("pipelined", (128, 112, 64), 2, stages=2, grid=2, swap=True),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
     "there and back": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True),
     "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2), by_hand=True),
@@ -105,6 +107,7 @@ def choosable() -> list[Plan]:
     """A plan for every kernel that `candidates` can yield, made small: two slots, one block or cluster."""
     found: dict[Any, Plan] = {}
     shapes = ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192))
+    shapes += ((1, 8192, 8192), (100, 8192, 8192))
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
     yielded += [x for plan in yielded if (x := fused(plan, problem(4096, 4096, 4096))) is not None]
     # A plan of large products, with alternating directions.

@@ -96,6 +96,13 @@ def test_few_rows_are_not_padded_to_large_tiles(rows: int) -> None:
     assert plan.tile[along_m] <= max(2 * rows - 1, smallest)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 20, 70, 100, 150])
+def test_tiles_of_few_rows_have_few_beyond_the_edge(rows: int) -> None:
+    plan = ranked(problem(rows, 8192, 8192), H200)[0].plan
+    along_m = plan.tile[1 if plan.swap else 0]
+    assert -(-rows // along_m) * along_m - rows < 16
+
+
 def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:
     rows = ranked(problem(4095, 4097, 4104), H200)[0].plan
     assert rows.kernel == "pipelined" and rows.store == "direct" and not rows.pack

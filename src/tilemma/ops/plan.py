@@ -167,14 +167,24 @@ PORT = 64.0
 # The share of time that transfers cost where they are not the bottleneck: they take energy, which lowers the
 # clock.
 OVERLAP = 0.25
+# How much higher the clock is where the tensor cores do not work.
+BOOST = 0.2
 # The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
 # between them, at this share of the cost of reading it from memory.
 CACHE, FAR = 25 << 20, 0.25
+# Bytes on their way that keep memory busy, and so many that more slow it down.  Both were found by sweeps of
+# products of few rows, and so was the next: the rate at which TMA moves rows and fills those beyond an edge with
+# zeros, over that of memory.
+FLIGHT, MOST_FLIGHT, FILLED = 4.5e6, 14.5e6, 1.25
+# Bytes a clock of an SM whose tile rows come from memory a line at a time.
+STREAM = 28.0
 # Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 LARGEST_RING = 8
+# More columns and an epilogue do not fit in the registers of one warpgroup.
+WIDEST_FITTED = 224
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
@@ -261,7 +271,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # Tensor stores write whole 16-byte units, over the edge too.
         whole = p.out.shape[2] * size % 16 == 0 and p.grouped != "columns"
         store = "tma" if size == 2 and whole and aligned(p.out) and not swap else "direct"
-        for wide, groups in PIPELINED:
+        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))) if swap else PIPELINED:
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
@@ -287,12 +297,31 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     if p.grouped and cluster != (1, 1):
                         continue
                     if grid and _fits_cluster(p, tile, cluster, share):
-                        ring = min(stages, SHARED_RING) if share and cluster != (1, 1) else stages
+                        ring = _ring(p, plan, on)
+                        ring = min(ring, SHARED_RING) if share and cluster != (1, 1) else ring
                         rows = RASTER // cluster[0] if plan.back else RASTER
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1)
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:
                             yield replace(found, by_hand=hand, pack=pack)
+
+
+def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """Tiles of all columns of the transposed product, where these are few: TMA takes its time for each row beyond
+    the edge, too."""
+    columns = max(p.shape[1], 1)
+    wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
+    if wide <= WIDEST_FITTED and not p.grouped:
+        yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
+
+
+def _ring(p: Problem, plan: Plan, on: Hardware) -> int:
+    """The stages of ``plan``, or as many of them as may be on their way in the transposed product of few rows."""
+    (m, n, _), (rows, columns, depth) = p.shape, plan.tile
+    if not plan.swap or p.grouped:
+        return plan.stages
+    working = max(1, min(on.sms, cdiv(m, rows) * cdiv(n, columns) * plan.split * p.batch))
+    return min(plan.stages, max(2, int(MOST_FLIGHT // (working * rows * depth * p.lhs.dtype.bytes))))
 
 
 def _stage(p: Problem, tile: tuple[int, int, int]) -> int:
@@ -401,7 +430,8 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
     slowest = max(limits, key=lambda x: limits[x])
     # Where every operand is read from memory repeatedly, L2 transfers cost energy too.
     energy = (port + shared) / 2 + (cache / 4 if plan.back else 0.0)
-    return limits[slowest] + OVERLAP * energy, slowest
+    load = min(1.0, tensor / limits[slowest]) * busy
+    return (limits[slowest] + OVERLAP * energy * load) / (1 + BOOST * (1 - load)), slowest
 
 
 def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
@@ -414,6 +444,26 @@ def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
         left *= 1 + FAR
     parts = plan.split * m * n * 4 if plan.split > 1 else 0
     return left + right + m * n * p.out.dtype.bytes + parts
+
+
+def _beyond(extent: int, tile: int) -> float:
+    """The share of the tiles that lies beyond the edge."""
+    return 1 - extent / (max(1, cdiv(extent, tile)) * tile)
+
+
+def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, steps: int) -> float:
+    """Seconds that memory needs to move ``moved`` bytes for ``tasks`` of ``steps`` steps."""
+    (m, n, _), (rows, columns, depth), size = p.shape, plan.tile, p.lhs.dtype.bytes
+    working = max(1, min(tasks, on.sms))
+    if plan.kernel != "pipelined" or p.grouped:
+        # Half the SMs can keep most of memory busy, fewer cannot.
+        return moved / (on.memory * min(1.0, 1.5 * working / on.sms))
+    flight = working * plan.stages * (min(m, rows) + min(n, columns)) * depth * size
+    # Rows beyond an operand's edge, which TMA fills with zeros.
+    beyond = rows * _beyond(m, rows) + columns * _beyond(n, columns)
+    written = moved + tasks * steps * beyond * depth * size
+    each = working * STREAM * depth * size / LINE * on.clock
+    return max(moved / (on.memory * min(1.0, max(1, flight) / FLIGHT)), written / min(on.memory * FILLED, each))
 
 
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
@@ -445,18 +495,17 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + FILL + store)
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
-    # Half the SMs can keep most of memory busy, fewer cannot.
-    memory = batch * _moved(p, plan, (m, n, k)) / (on.memory * min(1.0, 1.5 * busy))
+    memory = _streamed(p, plan, on, batch * _moved(p, plan, (m, n, k)), tasks, steps)
     # Where K is by far the longest, all blocks of a part read the same lines as these arrive from memory, and wait
     # for both.  Those of a cluster read them together, whether or not they multicast.
     long = plan.split > 1 and k >= LONG * max(m, n)
     if long:
         memory += tasks * steps * _read(p, replace(plan, share=True)) / (on.cache * on.clock * on.sms)
+    # Blocks that start and end together leave memory idle, and so do those without a task in the last round.
+    idle = 1 - (tasks - (cdiv(tasks, resident) - 1) * resident) / resident if rounds > 1 else 0.0
+    memory += 0.5 * (FILL + store) / rounds + IDLE * memory * idle / rounds**2
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
-        # Blocks that start and end together leave memory idle, and so do those without a task in the last round.
-        idle = 1 - (tasks - (cdiv(tasks, resident) - 1) * resident) / resident if rounds > 1 else 0.0
-        memory += 0.5 * (FILL + store) / rounds + IDLE * memory * idle / rounds**2
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
     seconds += (LAUNCH + CLUSTER * (high * wide > 1 and plan.share)) * len(p.outer)
     if plan.split > 1:
