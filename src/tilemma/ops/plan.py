@@ -225,6 +225,8 @@ TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 # Its registers do not hold the sum of the parts.
 SPILLING_PARTS = ((64, 256, 64),)
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+# Parts are for SMs without a task: no more parts than so many for each.
+SPLIT_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +283,12 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             whole_boxes = tile[1] % 64 == 0 or (p.rhs_major == "row" and (store == "direct" or tile[1] > 64))
             if stages < 2 or not whole_boxes:
                 continue
+            tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
             for split in SPLITS:
-                if split > 1 and (cdiv(k, tile[2]) < 4 * split or len(problem.outer) != 1 or p.grouped):
+                undivided = len(problem.outer) != 1 or bool(p.grouped)
+                if split > 1 and (
+                    undivided or cdiv(k, tile[2]) < 4 * split or tiles * split > SPLIT_ROUNDS * on.sms
+                ):
                     break
                 how = store if split == 1 else "direct"
                 direct = how == "direct" and split == 1 and not p.promote
