@@ -164,3 +164,27 @@ def test_every_tile_of_8_bits(index: int, out: str, monkeypatch: pytest.MonkeyPa
     types = ("s8", "s8") if out == "s32" else (E4, E5)
     x = call("scaled_matmul", (tile[0] + 8, tile[1] + 8, 2 * wide[2] + 16), types, out, "rows")
     assert on_machine(x, Plan("pipelined", wide, groups, 2, grid=1), monkeypatch, arch="sm_90a") <= 1
+
+
+@pytest.mark.parametrize("scales", ["blocks", "blocks of lhs"])
+def test_the_cpu_scales_each_block_by_its_own(scales: str) -> None:
+    """Tiles of the reference are larger than blocks elsewhere."""
+    x = call("scaled_matmul", (300, 300, 136), (E4, E4), "f32", scales)
+    result = ops.scaled_matmul(
+        x.arrays.pop("a"), x.arrays.pop("b"), **x.arrays, out_dtype="f32", activation="relu"
+    )
+    wanted, bound = expected(call("scaled_matmul", (300, 300, 136), (E4, E4), "f32", scales))
+    assert testing.share_of_bound(result, wanted, bound) <= 1
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_reference_reads_the_scales_of_every_warpgroup(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = call("scaled_matmul", (136, 72, 144), (E4, E4), "bf16", "rows")
+    plan = Plan("pipelined", (64 * groups, 64, 128), groups, stages=2, grid=1)
+    compute = product.run
+    monkeypatch.setattr(product, "run", lambda problem, _: compute(problem, plan))
+    result = ops.scaled_matmul(
+        x.arrays.pop("a"), x.arrays.pop("b"), **x.arrays, out_dtype="bf16", activation="relu"
+    )
+    wanted, bound = expected(call("scaled_matmul", (136, 72, 144), (E4, E4), "bf16", "rows"))
+    assert testing.share_of_bound(result, wanted, bound) <= 1

@@ -187,7 +187,7 @@ class Inputs:
             right = tm.var(e.right.at(at.right, 0, 0))
             preloaded.right = lambda _: right
         if e.left.kind == "vector":
-            scales = tm.mma.frag("f32", self._rows)
+            scales = tm.mma.frag("f32", self._rows, init=0.0)
             for p in tm.parallel(self._groups, level="group-4"):
                 row = at.row + p * self._rows
                 source = e.left.array.view(1, 1, self._rows).from_(e.left.of(at.left), 0, row).sqz()

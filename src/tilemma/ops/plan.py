@@ -540,7 +540,8 @@ def choose(problem: Problem) -> Plan:
     m, n, k = problem.shape
     device = problem.out.device
     if device[0] == "cpu":
-        # The reference works tile by tile: few large ones are fastest.
+        # The reference works tile by tile: few large ones are fastest.  A tile has one scale of a block.
+        rows, columns = (BLOCK if x.kind == "blocks" else 512 for x in (problem.left, problem.right))
         depth = BLOCK if problem.promote else _padded(k, 512)
-        return Plan("tiles", (_padded(m, 512), _padded(n, 512), depth), 1)
+        return Plan("tiles", (_padded(m, rows), _padded(n, columns), depth), 1)
     return ranked(problem, hardware(device))[0].plan
