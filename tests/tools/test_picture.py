@@ -19,6 +19,7 @@ from tilemma.errors import WrongArgumentType
 from tilemma.ir.tile import Parallel
 from tilemma.tools import picture
 from tilemma.tools.picture import PictureTooLarge, draw, program
+from tilemma.tools.picture.model import spelled
 from tilemma.tools.problem import read_module
 
 ROOT = Path(__file__).parents[2]
@@ -246,3 +247,19 @@ def test_each_block_s_timeline_is_complete_when_it_is_shown(kernel: Any, tmp_pat
         " !!strips[0].querySelector(bar.getAttribute('fill').slice(4, -1))]",
     )
     assert shown == [1, "0,1,0", True]
+
+
+def test_sizes_of_a_launch_are_formulas() -> None:
+    size = ("cdiv", ("max", ("wrap", ("mul", ("cdiv", "N", 64), ("add", "M", 1))), 1), 66)
+    assert spelled(size) == "cdiv(max(cdiv(N, 64) * (M + 1), 1), 66)"
+
+
+def test_pictures_fit_their_frames_in_a_common_window(page: str, tmp_path: Path) -> None:
+    cut = ask(
+        tmp_path,
+        page,
+        "return all('.scroll').filter(e => e.scrollWidth > e.clientWidth + 1 && e.querySelector('svg'))"
+        ".map(e => (e.querySelector('svg').getAttribute('aria-label') || 'svg') + ' ' + e.scrollWidth)",
+        1280,
+    )
+    assert cut == []

@@ -79,7 +79,7 @@ def timeline_svg(
     scale = (width - left - 12) / (end - start)
     kinds = [k for k in KINDS if any(b.what == k for b in bars)]
     hatching = _hatching(bars)
-    legend, head = _legend(kinds, width, hatching)
+    legend, head = _legend(kinds, min(width, 700), hatching)
     height = head + sum(ROW * len(of) + 24 for _, of in rows)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tl" viewBox="0 0 {width} {height}" width="{width}" '

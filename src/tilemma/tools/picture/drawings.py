@@ -24,9 +24,9 @@ def link(line: int) -> str:
     return f' data-l="{line}" tabindex="0"' if line else ""
 
 
-def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+def _svg(width: float, height: float, title: str, parts: Sequence[str], kind: str = "pic") -> str:
     return (
-        f'<svg class="pic" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
         f'aria-label="{text(title)}">{"".join(parts)}</svg>'
     )
 
@@ -118,7 +118,7 @@ def shared_svg(buffers: Sequence[Buffer], total: int) -> str:
         if b.kind == "event":
             x = left + b.offset * scale
             parts.append(f'<path class="ev" d="M{x:.1f} {top}V{bottom}"><title>{text(b.name)}</title></path>')
-    return _svg(WIDTH, bottom + 8, "shared memory of a block", parts)
+    return _svg(WIDTH, bottom + 8, "shared memory of a block", parts, "pic fit")
 
 
 def _bytes(n: int) -> str:

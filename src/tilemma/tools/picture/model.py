@@ -187,9 +187,17 @@ def _layout(op: t.Alloc) -> tuple[SharedLayout | None, str]:
     return plain_layout(b.dtype, plan.rows, columns, "K", plan.pitch // size - columns), about
 
 
-def spelled(size: Size) -> str:
-    """A size of the launch plan as an expression."""
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "floormod": "%", "lt": "<"}
+
+
+def spelled(size: Size, inside: bool = False) -> str:
+    """A size of a launch as a formula of the dimensions; ``inside`` an operator, with parentheses."""
     if not isinstance(size, tuple):
         return str(size)
     op, *operands = size
+    if op == "wrap":  # sizes of a launch that is legal do not wrap
+        return spelled(operands[0], inside)
+    if op in _INFIX and len(operands) == 2:
+        a, b = (spelled(x, True) for x in operands)
+        return f"({a} {_INFIX[op]} {b})" if inside else f"{a} {_INFIX[op]} {b}"
     return f"{op}({', '.join(spelled(x) for x in operands)})"

@@ -113,13 +113,14 @@ function setZoom(value) {
       const grid = items.filter(i => i.e.classList.contains('g'));
       widths.set(svg, {items, left: grid.length ? grid[0].x : 0, width: svg.viewBox.baseVal.width});
     }
-    const {items, left, width} = widths.get(svg), move = x => left + (x - left) * zoom;
+    const {items, left, width} = widths.get(svg), room = strip.parentElement.clientWidth - 6;
+    const scale = zoom * Math.min(1, Math.max(.4, (room - left) / (width - left))), move = x => left + (x - left) * scale;
     for (const {e, x, rest, w} of items) {
       if (rest) e.setAttribute('d', `M${move(x).toFixed(1)} ${rest}`);
       else e.setAttribute('x', move(x).toFixed(1));
-      if (e.tagName === 'rect') e.setAttribute('width', Math.max(1.5, w * zoom).toFixed(1));
+      if (e.tagName === 'rect') e.setAttribute('width', Math.max(1.5, w * scale).toFixed(1));
     }
-    const wide = left + (width - left) * zoom;
+    const wide = left + (width - left) * scale;
     svg.setAttribute('viewBox', `0 0 ${wide} ${svg.viewBox.baseVal.height}`);
     svg.setAttribute('width', wide);
     for (const band of all('.band', svg)) band.setAttribute('d', band.getAttribute('d').replace(/H[\d.]+/, 'H' + wide));
@@ -129,7 +130,9 @@ function setZoom(value) {
 }
 for (const t of tabs) t.addEventListener('click', () => selectBlock(t.dataset.block));
 for (const z of all('.zoom')) z.addEventListener('click', () => setZoom(+z.dataset.z ? zoom * z.dataset.z : 1));
+addEventListener('resize', () => setZoom(zoom));
 selectBlock(block);
+setZoom(1);
 
 // Search: code, names, roles, decisions.
 const places = all('.code > div, .act, tr, .plan, .role h4, .slot');

@@ -113,10 +113,13 @@ def _grid(v: LaunchView) -> str:
         for level in v.levels
     )
     cluster = f", in clusters of {'x'.join(map(str, v.launch.cluster))}" if v.launch.cluster else ""
-    plan = f"<p>grid <code>{text(' x '.join(v.grid))}</code>{cluster}"
-    drawn = ""
+    formula, drawn = f"<code>{text(' x '.join(v.grid))}</code>", ""
+    plan = f"<p>grid {formula}{cluster}"
     if v.counts is not None:
-        plan += f" = {' x '.join(map(str, v.counts))} here"
+        here = " x ".join(map(str, v.counts))
+        plan = f"<p>grid {here}{cluster}" + (
+            f": {formula}" if "".join(v.grid) != "".join(map(str, v.counts)) else ""
+        )
         drawn = f'<div class="scroll">{grid_svg(v.counts, v.launch.cluster)}</div>' if all(v.counts) else ""
     tiles = ""
     if v.ran is not None:
