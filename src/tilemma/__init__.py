@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from tilemma.lang.annotations import Bool, Double, Float, Global, Int, Int64, Scalar, Tile, Value
     from tilemma.lang.atomics import atomic
     from tilemma.lang.contraction import mma
-    from tilemma.lang.control import (
-        bound,
-        break_,
-        continue_,
-        else_,
-        foreach,
-        if_,
-        inthreads,
-        parallel,
-        while_,
-    )
+    from tilemma.lang.control import bound, break_, continue_, else_, foreach, if_, inthreads, parallel, while_
     from tilemma.lang.copies import dma, tma
     from tilemma.lang.diagnostics import assert_
     from tilemma.lang.diagnostics import print_ as print

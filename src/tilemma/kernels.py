@@ -15,12 +15,7 @@ from tilemma.call_signature import CallSignature
 from tilemma.compiler import Compiled, Ready, decide, identity, ready, uncollected
 from tilemma.display import Drawn
 from tilemma.environment import Environment, content
-from tilemma.errors import (
-    WrongArgument,
-    WrongArgumentType,
-    debugging,
-    described,
-)
+from tilemma.errors import WrongArgument, WrongArgumentType, debugging, described
 from tilemma.forking import ForkSafeLock
 from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t

@@ -33,10 +33,7 @@ Function = Callable[..., Any]
 BINARY = ("add", "sub", "mul", "div", "floordiv", "cdiv", "mod", "min", "max")
 # Functions of the library that every target evaluates to the last bit.
 EXACT_FUNCTIONS = frozenset(
-    {
-        *("fabs", "abs", "ceil", "floor", "round", "sign", "isfinite", "min", "max"),
-        *("sqrt", "frcp_rn", "fmaf"),
-    }
+    {*("fabs", "abs", "ceil", "floor", "round", "sign", "isfinite", "min", "max"), *("sqrt", "frcp_rn", "fmaf")}
 )
 LARGEST = float(np.finfo(np.float64).max)
 

@@ -322,11 +322,7 @@ def _as_hint(a: ast.Expr) -> ast.Suffix:
 
 
 def _open_loops(
-    r: Reader,
-    stack: ExitStack,
-    item: ast.Iteration,
-    options: dict[str, Any],
-    pipeline: t.PipelineSettings | None,
+    r: Reader, stack: ExitStack, item: ast.Iteration, options: dict[str, Any], pipeline: t.PipelineSettings | None
 ) -> None:
     """Open the loops of one item of ``foreach``, the outermost first, and bind their indices.
 

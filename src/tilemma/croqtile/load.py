@@ -10,12 +10,7 @@ from typing import Any
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.build import kernel
-from tilemma.croqtile.device_functions import (
-    DeviceFunction,
-    OverloadedFunction,
-    Unparsed,
-    parse_device_function,
-)
+from tilemma.croqtile.device_functions import DeviceFunction, OverloadedFunction, Unparsed, parse_device_function
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
 from tilemma.croqtile.reader import Reader

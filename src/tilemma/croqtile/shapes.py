@@ -158,9 +158,5 @@ def declare_tuple(r: Reader, node: ast.DeclareTuple) -> None:
 def _check_rank(node: ast.DeclareSpan | ast.DeclareTuple, found: int) -> None:
     if node.rank is not None and node.rank != found:
         raise WrongArity(
-            node.value.span,
-            what=node.name,
-            got=found,
-            want=f"{node.rank}, the rank declared",
-            form=f"<{found}>",
+            node.value.span, what=node.name, got=found, want=f"{node.rank}, the rank declared", form=f"<{found}>"
         )

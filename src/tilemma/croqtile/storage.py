@@ -136,11 +136,7 @@ def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item
         raise NotBuiltYet(item.span, what="a buffer of given rank only", fix_text="write its extents")
     if node.mutable:
         raise WrongValue(
-            item.span,
-            what="`mutable`",
-            got="an array",
-            wanted="a scalar",
-            fix_text="arrays are always writable",
+            item.span, what="`mutable`", got="an array", wanted="a scalar", fix_text="arrays are always writable"
         )
     shape = [scalar(s) for s in scalars_of(r, kind_.dims, f"the extents of `{item.name}`")]
     if node.storage in (None, "global"):

@@ -129,11 +129,7 @@ def _dims(r: Reader, span: SpanValue, node: ast.Member) -> Value:
 def _cut(r: Reader, base: Tile, node: ast.Member) -> Value:
     if not node.args:
         raise WrongArity(
-            node.span,
-            what=f".{node.name}",
-            got=0,
-            want="an extent for each dimension",
-            form=f"{node.name}(h, w)",
+            node.span, what=f".{node.name}", got=0, want="an extent for each dimension", form=f"{node.name}(h, w)"
         )
     extents = indices_of(r, node.args, f"`.{node.name}`")
     strides = tuple(scalar(s) for s in scalars_of(r, node.strides, f"`.{node.name}`"))
@@ -147,11 +143,7 @@ def _cut(r: Reader, base: Tile, node: ast.Member) -> Value:
         )
     if strides and len(strides) != len(extents):
         raise WrongArity(
-            node.span,
-            what="strides",
-            got=len(strides),
-            want=f"{len(extents)}, as extents",
-            form="(h, w : s, t)",
+            node.span, what="strides", got=len(strides), want=f"{len(extents)}, as extents", form="(h, w : s, t)"
         )
     if len(extents) != base.rank:
         base.chunkat([None] * len(extents), node.span)  # raises WrongRank
@@ -164,11 +156,7 @@ def _place(r: Reader, cut: Cut, node: ast.Member) -> Value:
         steps = tuple(scalar(s) for s in scalars_of(r, node.args or (), "`.step`"))
         if len(steps) != len(cut.extents):
             raise WrongArity(
-                node.span,
-                what=".step",
-                got=len(steps),
-                want=f"{len(cut.extents)}, as extents",
-                form="step(p, q)",
+                node.span, what=".step", got=len(steps), want=f"{len(cut.extents)}, as extents", form="step(p, q)"
             )
         return Cut(cut.tile, cut.method, cut.extents, cut.strides, steps)
     wanted = cut.place

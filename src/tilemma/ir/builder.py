@@ -18,21 +18,7 @@ from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_fit, checked_index, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
 from tilemma.ir.element_work import ElementWork, Known
-from tilemma.ir.expr import (
-    Cast,
-    Const,
-    Element,
-    Expr,
-    Var,
-    add,
-    binary,
-    cdiv,
-    const,
-    mod,
-    mul,
-    sub,
-    value_of,
-)
+from tilemma.ir.expr import Cast, Const, Element, Expr, Var, add, binary, cdiv, const, mod, mul, sub, value_of
 from tilemma.ir.named_atoms import multiplying
 from tilemma.ir.padding import Padding, padding_fields, result_shape
 from tilemma.ir.ranges import interval
@@ -321,10 +307,7 @@ class Builder(ElementWork):
 
     @staticmethod
     def check_arrangement(
-        src: Tile,
-        transpose: tuple[int, ...] | None,
-        pad: tuple[Padding, ...],
-        span: Span | None,
+        src: Tile, transpose: tuple[int, ...] | None, pad: tuple[Padding, ...], span: Span | None
     ) -> None:
         """WrongValue for a permutation or a padding that does not fit the source's dimensions."""
         dims, croqtile = range(src.rank), is_text_source(span)

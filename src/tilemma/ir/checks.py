@@ -191,12 +191,7 @@ def checked_scalar(e: Expr, dtype: DType, name: str, span: Span | None) -> Expr:
 
 
 def checked_metadata(
-    contract: Contract,
-    t: DType,
-    whole: tuple[int, int],
-    words: DType,
-    have: tuple[int, ...],
-    span: Span | None,
+    contract: Contract, t: DType, whole: tuple[int, int], words: DType, have: tuple[int, ...], span: Span | None
 ) -> None:
     """SparseMetadata unless each row of A [M, K] of ``t``, ``whole``, has the ``words`` that its type requires;
     ``have`` is the shape of the metadata."""

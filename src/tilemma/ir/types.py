@@ -111,10 +111,7 @@ class Buffer:
         """The view of all of it (of copy ``slot``)."""
         zero = const(0)
         return View(
-            self,
-            tuple(zero for _ in self.shape),
-            tuple(Axis(d, e) for d, e in enumerate(self.shape)),
-            slot,
+            self, tuple(zero for _ in self.shape), tuple(Axis(d, e) for d, e in enumerate(self.shape)), slot
         )
 
 

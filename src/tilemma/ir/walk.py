@@ -99,9 +99,7 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
             return replace(v, index=tuple(f(i) for i in v.index)) if v.index else v
         if isinstance(v, EventRef) and (v.slot is not None or v.order is not None):
             return replace(
-                v,
-                slot=None if v.slot is None else f(v.slot),
-                order=None if v.order is None else f(v.order),
+                v, slot=None if v.slot is None else f(v.slot), order=None if v.order is None else f(v.order)
             )
         if isinstance(v, tuple) and v and not isinstance(v[0], Op):
             new = tuple(mapped(x) for x in v)

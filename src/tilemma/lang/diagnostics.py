@@ -7,11 +7,7 @@ from typing import Any
 from tilemma.ir.checks import checked_text
 from tilemma.ir.expr import Expr
 from tilemma.ir.refusals import AssertionFails, WrongValue
-from tilemma.lang.scalars import (
-    article,
-    boolean,
-    operand,
-)
+from tilemma.lang.scalars import article, boolean, operand
 from tilemma.lang.tracing import builder
 
 

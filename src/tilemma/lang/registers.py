@@ -12,17 +12,7 @@ from tilemma.dtypes import DType
 from tilemma.ir import tile as t
 from tilemma.ir.builder import Builder
 from tilemma.ir.element_work import Known
-from tilemma.ir.expr import (
-    BinaryOp,
-    Const,
-    Element,
-    Expr,
-    FragmentElement,
-    Index,
-    Unary,
-    const,
-    substitute,
-)
+from tilemma.ir.expr import BinaryOp, Const, Element, Expr, FragmentElement, Index, Unary, const, substitute
 from tilemma.ir.program_points import ProgramPoint, reads
 from tilemma.ir.refusals import TileShapeUnknown, WrongValue, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, Tile, describe, scalar

@@ -15,19 +15,7 @@ from tilemma.dtypes import DType, promote
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.checks import checked_division, checked_fit, checked_index, checked_scalar
 from tilemma.ir.constructs import KINDS, OPERANDS
-from tilemma.ir.expr import (
-    BinaryOp,
-    Call,
-    Const,
-    Element,
-    Expr,
-    Select,
-    Unary,
-    Var,
-    binary,
-    const,
-    value_of,
-)
+from tilemma.ir.expr import BinaryOp, Call, Const, Element, Expr, Select, Unary, Var, binary, const, value_of
 from tilemma.ir.mathematics import composed
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import NotConstant, SideEffect, WrongValue

@@ -11,13 +11,7 @@ from tilemma.ir.tiles import Tile, scalar
 from tilemma.ir.types import Space
 from tilemma.lang.contraction import sizes_of
 from tilemma.lang.control import names_of
-from tilemma.lang.scalars import (
-    Variable,
-    constant_operand,
-    integer,
-    operand,
-    operand_as,
-)
+from tilemma.lang.scalars import Variable, constant_operand, integer, operand, operand_as
 from tilemma.lang.tracing import builder
 from tilemma.lang.views import TileValue
 

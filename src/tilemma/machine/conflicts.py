@@ -19,12 +19,7 @@ from tilemma.machine.syntax import Instruction
 Array = npt.NDArray[Any]
 _least, _most = np.minimum.reduce, np.maximum.reduce
 
-ASYNC_AGENT = {
-    "cp.async": "cp.async",
-    "tma": "bulk copy",
-    "wgmma": "wgmma",
-    "bulk-store": "bulk store",
-}
+ASYNC_AGENT = {"cp.async": "cp.async", "tma": "bulk copy", "wgmma": "wgmma", "bulk-store": "bulk store"}
 
 
 WAIT_FOR = {

@@ -157,12 +157,7 @@ def bench(
 
 
 def _timing(
-    name: str,
-    where: str,
-    singles: Sequence[float],
-    flushed: bool,
-    steady: float | None,
-    *work: float | None,
+    name: str, where: str, singles: Sequence[float], flushed: bool, steady: float | None, *work: float | None
 ) -> Timing:
     ordered = sorted(singles)
     low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]

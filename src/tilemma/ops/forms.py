@@ -49,10 +49,7 @@ class Operand:
 
 
 def compute(
-    function: str,
-    arrays: tuple[Any, ...],
-    options: tuple[Any, ...],
-    prepare: Callable[[], Prepared],
+    function: str, arrays: tuple[Any, ...], options: tuple[Any, ...], prepare: Callable[[], Prepared]
 ) -> Any:
     """The result of a call; ``arrays`` are those of `launch_cache.NAMES`, `prepare` checks and prepares it."""
     key = launch_cache.key_of(arrays, (function, *options))

@@ -80,11 +80,7 @@ def _types(op: Mma, atom: MmaAtom, fragments: Fragments) -> None:
         raise AtomMismatch(
             op.span, atom=atom.name, problem=f"has {kind}", rule=f"an instruction with {other}", remedy=remedy
         )
-    have = {
-        "A": fragments.dtype(op.a),
-        "B": fragments.dtype(op.b),
-        "D": fragments.declared[op.acc.name].dtype,
-    }
+    have = {"A": fragments.dtype(op.a), "B": fragments.dtype(op.b), "D": fragments.declared[op.acc.name].dtype}
     for letter, t in have.items():
         want = atom.operands[letter].dtype
         if t is not None and t is not want:

@@ -5,15 +5,7 @@ CUDA packages are imported only when a device is used.
 
 from __future__ import annotations
 
-from .arrays import (
-    ArrayFacts,
-    ArrayRef,
-    describe,
-    empty_like_first,
-    facts,
-    host_view,
-    is_array,
-)
+from .arrays import ArrayFacts, ArrayRef, describe, empty_like_first, facts, host_view, is_array
 from .binding import Bound, bind
 from .counters import zeroed
 from .cudadriver import DriverError, NoCudaPackage, NoGPU, driver, gpu_unavailable_reason

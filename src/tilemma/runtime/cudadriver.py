@@ -317,11 +317,7 @@ class CudaDriver:
         return launch
 
     def _extended_launcher(
-        self,
-        function: Any,
-        sizes: tuple[int, ...],
-        cluster: tuple[int, int, int] | None,
-        overlap: bool,
+        self, function: Any, sizes: tuple[int, ...], cluster: tuple[int, int, int] | None, overlap: bool
     ) -> Callable[[int, int], None]:
         # By ctypes: cuda.bindings copies a configuration for every call, which takes longer than the launch.
         start, handle = self._launch_extended_function, int(function)

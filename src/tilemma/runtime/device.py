@@ -155,10 +155,5 @@ def _mismatch(kernel: str, arch: str, where: Device) -> KernelArchMismatch:
     have = where.compute_capability
     suggestion = "sm_90a" if have == (9, 0) else where.arch
     return KernelArchMismatch(
-        kernel=kernel,
-        arch=arch,
-        device=where,
-        capability=f"{have[0]}.{have[1]}",
-        rule=rule,
-        suggestion=suggestion,
+        kernel=kernel, arch=arch, device=where, capability=f"{have[0]}.{have[1]}", rule=rule, suggestion=suggestion
     )

@@ -38,11 +38,7 @@ def _itself(x: Any) -> Hashable:
 
 
 # Numbers of different types are different arguments though 1 == 1.0 == True, and 0.0 is not -0.0.
-_PROBES: dict[type, Probe | None] = {
-    int: _itself,
-    float: float.hex,
-    bool: lambda x: (bool, x),
-}
+_PROBES: dict[type, Probe | None] = {int: _itself, float: float.hex, bool: lambda x: (bool, x)}
 
 
 def _new_probe(x: Any) -> Probe | None:

@@ -229,13 +229,7 @@ def _judge(
         near = np.abs(to_float64(machine) - to_float64(wanted)) <= allowed
     wrong = ~(_same(machine, wanted) | skipped | (near & ~exact))
     found.compared.append(
-        Compared(
-            name,
-            inputs,
-            int(exact.sum()),
-            int((~exact & ~skipped).sum()),
-            int(skipped.sum()),
-        )
+        Compared(name, inputs, int(exact.sum()), int((~exact & ~skipped).sum()), int(skipped.sum()))
     )
     if wanted.size and skipped.all():
         found.notes.append(f"no element of {name} is compared on {inputs}: its values may overflow")

@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import LaunchError, nearest
 from tilemma.records import record
-from tilemma.testing import (
-    ACTIVATIONS,
-    _epilogue_bound,
-    accumulation_bound,
-    grain_of,
-    reference,
-    to_float64,
-)
+from tilemma.testing import ACTIVATIONS, _epilogue_bound, accumulation_bound, grain_of, reference, to_float64
 
 Arrays = Mapping[str, NDArray[Any]]
 F64 = NDArray[np.float64]

@@ -83,10 +83,7 @@ def _arith(d: Decoder, op: str, arity: int) -> None:
             ufunc2(d, _PLAIN[op], kind)
         return
     on_values(
-        d,
-        lambda *x: numerics.arith(op, element, *x, rounding=rounding, ftz=ftz, sat=sat, relu=relu),
-        kind,
-        arity,
+        d, lambda *x: numerics.arith(op, element, *x, rounding=rounding, ftz=ftz, sat=sat, relu=relu), kind, arity
     )
 
 

@@ -253,11 +253,7 @@ class Operation(Agent):
         """One more warp issues the operation; the fourth starts it."""
         w = f.w
         if ins is not self.instruction:
-            self._differ(
-                f,
-                ins,
-                f"warp {w.index} executes another wgmma than warp {self.warp.index} does",
-            )
+            self._differ(f, ins, f"warp {w.index} executes another wgmma than warp {self.warp.index} does")
         if self._descriptors(w) != self.descriptors or self.form.scales(w) != self.scale:
             self._differ(
                 f, ins, f"warp {w.index} has other descriptors or another scale-d than warp {self.warp.index}"

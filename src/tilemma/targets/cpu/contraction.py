@@ -16,15 +16,7 @@ from tilemma.dtypes import DType
 from tilemma.ir import walk
 from tilemma.ir.checks import SCALE_BLOCK, checked_metadata, checked_scale
 from tilemma.ir.expr import value_of
-from tilemma.ir.tile import (
-    DeclareFragment,
-    Fill,
-    FragmentRef,
-    Load,
-    Mma,
-    ScaleMma,
-    Store,
-)
+from tilemma.ir.tile import DeclareFragment, Fill, FragmentRef, Load, Mma, ScaleMma, Store
 from tilemma.ir.types import Contract, View
 from tilemma.passes.contraction import matrix
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
@@ -405,11 +397,4 @@ def store_(c: Compiler, op: Store, scope: Scope) -> Step:
     return Step(run)
 
 
-TABLE = {
-    DeclareFragment: declare_fragment,
-    Fill: fill,
-    Load: load_,
-    Mma: mma,
-    ScaleMma: scale_mma,
-    Store: store_,
-}
+TABLE = {DeclareFragment: declare_fragment, Fill: fill, Load: load_, Mma: mma, ScaleMma: scale_mma, Store: store_}

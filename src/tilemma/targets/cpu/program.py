@@ -99,8 +99,6 @@ class Program:
         shape = tuple(self.compiler.value(e)(f) for e in b.shape)
         if a.dtype != b.dtype.numpy or a.shape != shape:
             raise ArgumentMisfit(
-                kernel=name,
-                what=f"`{b.name}` is {a.dtype} {list(a.shape)}",
-                expected=f"{b.dtype} {list(shape)}",
+                kernel=name, what=f"`{b.name}` is {a.dtype} {list(a.shape)}", expected=f"{b.dtype} {list(shape)}"
             )
         return Storage(b.name, b.dtype, b.space, a, b.copies, tracked=False)

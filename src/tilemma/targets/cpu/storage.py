@@ -33,14 +33,7 @@ class Storage:
     )  # fmt: skip
 
     def __init__(
-        self,
-        name: str,
-        dtype: DType,
-        space: Space,
-        data: Array,
-        copies: int,
-        lanes: int = 0,
-        tracked: bool = True,
+        self, name: str, dtype: DType, space: Space, data: Array, copies: int, lanes: int = 0, tracked: bool = True
     ) -> None:
         self.name, self.dtype, self.space, self.data = name, dtype, space, data
         self.copies, self.lanes, self.tracked = copies, lanes, tracked

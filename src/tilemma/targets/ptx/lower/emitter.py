@@ -127,14 +127,7 @@ class Emitter(Regions):
     # ---- predicates ------------------------------------------------------------------------------------
 
     def compare(
-        self,
-        op: str,
-        a: Linear,
-        b: Linear,
-        *,
-        unsigned: bool = False,
-        also: Reg | bool = True,
-        hint: str = "p",
+        self, op: str, a: Linear, b: Linear, *, unsigned: bool = False, also: Reg | bool = True, hint: str = "p"
     ) -> Reg | bool:
         """``a op b and also`` as a predicate, or a bool where the ranges decide it.
 

@@ -33,10 +33,7 @@ class _Operand:
 
 
 def k_orders(
-    kernel: Kernel,
-    chosen: Mapping[int, tuple[MmaAtom, int, Mma]],
-    plans: Mapping[str, FragmentPlan],
-    arch: str,
+    kernel: Kernel, chosen: Mapping[int, tuple[MmaAtom, int, Mma]], plans: Mapping[str, FragmentPlan], arch: str
 ) -> dict[str, KOrder]:
     """The operands that take K in an order of their own, and which.
 
@@ -74,10 +71,7 @@ def _operands(
     op: Mma, named: Mma, loads: Mapping[str, list[Load]], plans: Mapping[str, FragmentPlan]
 ) -> Iterator[_Operand]:
     contract = op.contract
-    for x, ref, transposed in (
-        (op.a, named.a, contract.a_transposed),
-        (op.b, named.b, contract.b_transposed),
-    ):
+    for x, ref, transposed in ((op.a, named.a, contract.a_transposed), (op.b, named.b, contract.b_transposed)):
         name = ref.name if isinstance(ref, FragmentRef) else ""
         sources = [(x, x.dtype)] if isinstance(x, View) else [(y.src, y.stored) for y in loads.get(x.name, ())]
         types = {t for _, t in sources}

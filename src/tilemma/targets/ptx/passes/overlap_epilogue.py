@@ -134,10 +134,7 @@ def _delayed(found: _Tile) -> t.Body:
     each = (t.If(binary("eq", loop.index, j), piece, span=span) for j, piece in enumerate(overlapped))
     due = binary("land", binary("gt", waiting, 0), binary("lt", loop.index, len(pieces)))
     main_loop = replace(loop, body=(*loop.body, t.If(due, tuple(each), span=span)))
-    ready = (
-        _packed(mc, found.plan, held, packed),
-        *(t.Assign(var, e, span=span) for e, var in places.items()),
-    )
+    ready = (_packed(mc, found.plan, held, packed), *(t.Assign(var, e, span=span) for e, var in places.items()))
     another = binary("lt", add(tiles.index, tiles.step), tiles.stop)
     may_wait = binary("land", another, binary("ge", loop.stop, len(pieces)))
     way = t.If(

@@ -178,10 +178,7 @@ class BlockPlan:
         for around in ring.around:
             if isinstance(around, t.Parallel):
                 raise refuse(
-                    "level",
-                    "each warp of a warpgroup executes the loop",
-                    "multiply at `group-4`",
-                    around.span,
+                    "level", "each warp of a warpgroup executes the loop", "multiply at `group-4`", around.span
                 )
             if self.wg.name in self.dependence.closure(control(around)):
                 raise refuse(

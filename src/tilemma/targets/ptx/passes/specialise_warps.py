@@ -25,18 +25,7 @@ from functools import partial
 from tilemma.errors import Span
 from tilemma.ir import tile as t
 from tilemma.ir.effects import received, variables_set, written_views
-from tilemma.ir.expr import (
-    INDEX,
-    Element,
-    Expr,
-    FragmentElement,
-    Select,
-    Var,
-    add,
-    binary,
-    const,
-    sub,
-)
+from tilemma.ir.expr import INDEX, Element, Expr, FragmentElement, Select, Var, add, binary, const, sub
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.substitution import Substitution
@@ -49,11 +38,7 @@ from tilemma.targets.ptx.passes.persistent_grid import TileLoop, clustered
 from tilemma.targets.ptx.passes.pipeline_model import is_profitable
 from tilemma.targets.ptx.passes.plan_roles import BY_HAND, BlockPlan, Ring, result_elements
 from tilemma.targets.ptx.passes.promote_copies import promoted, reordered_stores
-from tilemma.targets.ptx.passes.warp_program import (
-    NotPipelined,
-    divided_copies,
-    refuse,
-)
+from tilemma.targets.ptx.passes.warp_program import NotPipelined, divided_copies, refuse
 from tilemma.targets.ptx.target import Target
 
 

@@ -185,7 +185,4 @@ def _piece(store: Store, copy: Copy, staged: _Staged, ring: Buffer, j: int) -> l
     view = View(ring, old.offsets, axes, const(j % ring.copies))
     there = copy.dst.shift(1, j * width)
     there = replace(there, axes=(there.axes[0], replace(there.axes[1], extent=const(width))))
-    return [
-        replace(store, dst=view, part=(j * width, width)),
-        replace(copy, src=view, dst=there, swizzle=None),
-    ]
+    return [replace(store, dst=view, part=(j * width, width)), replace(copy, src=view, dst=there, swizzle=None)]
