@@ -19,37 +19,16 @@ def gated_tiles(
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    T="f16",
-    TC="f16",
-    TB="f16",
-    TO="f16",
-    XB="B",
-    GB="B",
-    UB="B",
-    X0="M",
-    X1="K",
-    G0="N",
-    G1="K",
-    U0="N",
-    U1="K",
-    X="row",
-    GATE="row",
-    UP="row",
-    C0="M",
-    C1="N",
-    BIAS_BATCH=1,
-    BIAS="N",
-    TILE_M=128,
-    TILE_N=128,
-    TILE_K=64,
-    GROUPS=2,
-    STORE="direct",
-    GATED="silu",
-    SCALE=False,
-    ADDEND="",
-    ALONG="",
-    ACTIVATION="",
-):
+    # Element types.
+    T="f16", TC="f16", TB="f16", TO="f16",
+    # Dimensions of the arrays, and which of them are contiguous.
+    XB="B", GB="B", UB="B", X0="M", X1="K", G0="N", G1="K", U0="N", U1="K", X="row", GATE="row",
+    UP="row", C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
+    # The plan.
+    TILE_M=128, TILE_N=128, TILE_K=64, GROUPS=2, STORE="direct", GATED="silu",
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
     """out[b] = alpha * GATED(x[b] x gate[b]) * (x[b] x up[b]) + beta * c[b] + bias; "row": K is contiguous.
 
     STORE: "tma", through shared memory, or "direct".
@@ -107,36 +86,15 @@ def sparse_tiles(
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    TA="f16",
-    TB_="f16",
-    TE="u32",
-    TC="f16",
-    TB="f16",
-    TO="f16",
-    ACC="f32",
-    AB=1,
-    BB="B",
-    EB=1,
-    B0="N",
-    B1="K",
-    RHS="row",
-    C0="M",
-    C1="N",
-    BIAS_BATCH=1,
-    BIAS="N",
-    TILE_M=128,
-    TILE_N=256,
-    TILE_K=64,
-    WORD=32,
-    SPAN=2,
-    GROUPS=2,
-    STORE="direct",
-    FAST=True,
-    SCALE=False,
-    ADDEND="",
-    ALONG="",
-    ACTIVATION="",
-):
+    # Element types.
+    TA="f16", TB_="f16", TE="u32", TC="f16", TB="f16", TO="f16", ACC="f32",
+    # Dimensions of the arrays, and which of them are contiguous.
+    AB=1, BB="B", EB=1, B0="N", B1="K", RHS="row", C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
+    # The plan.
+    TILE_M=128, TILE_N=256, TILE_K=64, WORD=32, SPAN=2, GROUPS=2, STORE="direct", FAST=True,
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
     """out[b] = activation(alpha * a x b[b] + beta * c[b] + bias); WORD columns of ``a`` are described
     by one element of ``metadata``.
 
