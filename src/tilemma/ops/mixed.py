@@ -92,7 +92,7 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     kernel = mixed_sums
     if away is None and _summed(weights, kind, group):
         tile = mixed_plan.tile(whole, on, on_cpu=on_cpu)
-        constants |= {"TV": kind, "SLICES": tile.slices}
+        constants |= {"TV": kind, **tile.own(group)}
     else:
         tile = mixed_plan.single(whole, on, on_cpu=on_cpu)
         kernel, shift = mixed_tiles, steps if away is None else away

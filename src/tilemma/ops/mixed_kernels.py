@@ -8,26 +8,26 @@ import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, shared
 from tilemma.ops.epilogue import EpilogueFunction, Place, epilogue_function
 
-# Weights that a warpgroup multiplies: its rows of the transposed product.
+# Weights that a warpgroup multiplies, or a warp: its rows of the transposed product.
 ROWS = 64
 
 
 def store_transposed(
     mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int,
-    slices: int = 1,
+    slices: int = 1, level: str = "group-4",
 ) -> None:  # fmt: skip
     """Stores the transposed tile ``mc`` [groups * ROWS, columns] of a block with the epilogue.
 
-    The warpgroups of ``slices`` slices of K have sums of their own, which are added in the order of K.
+    The instances of ``level`` of ``slices`` slices of K have sums of their own, which are added in the order of K.
     """
     if slices == 1:
-        for p, _ in parallel(groups, 1, level="group-4"):
+        for p, _ in parallel(groups, 1, level=level):
             _store_part(mc, out, epilogue, tile, columns, groups, p)
         return
     room = shared("f32", slices, groups * ROWS, columns)
-    for p, s in parallel(groups, slices, level="group-4"):
+    for p, s in parallel(groups, slices, level=level):
         mma.store(mc, room.subspan(1, ROWS, columns).at(s, p, 0).sqz())
-    for p, s in parallel(groups, slices, level="group-4"):
+    for p, s in parallel(groups, slices, level=level):
         with if_(s == 0):
             for other in range(1, slices):
                 more = mma.frag("f32", ROWS, columns)
@@ -40,7 +40,7 @@ def store_transposed(
 def _store_part(
     mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int, p: Any
 ) -> None:
-    """Stores part ``p`` of the tile, that of a warpgroup."""
+    """Stores part ``p`` of the tile, that of an instance."""
     batch, m, n = tile
     at = Place(batch, batch, batch, batch, m * columns, (n * groups + p) * ROWS)
     if not epilogue.plain:
@@ -78,6 +78,8 @@ def mixed_sums(
     TILE_K=64,
     GROUPS=1,
     SLICES=1,
+    STEP=32,
+    LEVEL="group-4",
     SCALE=False,
     ADDEND="",
     ALONG="",
@@ -87,8 +89,9 @@ def mixed_sums(
 
     The transposed product is computed: the weights are its left operand.  Their values are exact in T.  The
     products of each group are summed apart, and this sum is scaled in f32.  SLICES steps along K are copied
-    together, and each is multiplied by warpgroups of its own.  SLICES * TILE_K is a multiple of GROUP, or divides
-    it.
+    together, and each is multiplied by warpgroups of its own, or with LEVEL "group" by warps.  SLICES * TILE_K is
+    a multiple of GROUP, or divides it.  STEP divides GROUP and TILE_K: so many of K are multiplied while the next
+    are converted.
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     UNIT, EACH, DEPTH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1), SLICES * TILE_K
@@ -104,20 +107,21 @@ def mixed_sums(
             dma.copy(a.subspan(1, TILE_M, DEPTH).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
             which, first = k * DEPTH // GROUP, n * GROUPS * ROWS
             dma.copy(scales.view(1, LINES, GROUPS * ROWS).from_(batch if SB != 1 else 0, which, first), s_s)
-            for p, s in parallel(GROUPS, SLICES, level="group-4"):
-                # The weights of a group are converted while those of the group before are multiplied.
+            for p, s in parallel(GROUPS, SLICES, level=LEVEL):
                 parts = []
                 for g in range(EACH):
                     part = mma.fill(0.0, "f32")
-                    weights = mma.load(w_s.subspan(ROWS, UNIT).at(p, s * EACH + g), dtype=T)
-                    mma.row.row(part, weights, mma.load(a_s.subspan(TILE_M, UNIT).at(0, s * EACH + g)))
+                    for q in range(UNIT // STEP):
+                        at = (s * EACH + g) * (UNIT // STEP) + q
+                        weights = mma.load(w_s.subspan(ROWS, STEP).at(p, at), dtype=T)
+                        mma.row.row(part, weights, mma.load(a_s.subspan(TILE_M, STEP).at(0, at)))
                     step, line = mma.frag(TS, ROWS), s * TILE_K // GROUP + g
                     mma.load(s_s.subspan(1, 1, ROWS).at(0, line, p).sqz(), step)
                     parts.append((part, step))
                 for part, step in parts:
                     for i, j in apply(mc):
                         mc[i, j] = tm.math.fma(part[i, j], step[i].astype("f32"), mc[i, j])
-        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS, SLICES)
+        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS, SLICES, LEVEL)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))

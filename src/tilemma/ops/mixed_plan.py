@@ -24,15 +24,18 @@ _PARTS = (1, 2, 4, 8)
 # multiply, where a step has two groups in flight.
 _OVERLAPPED_ROWS = 8
 # Stages below which copies are not issued early enough.
-_ENOUGH_STAGES = 4
-# Measured on an H200 with 4-bit weights 8192 x 8192, one row: clocks from the start of a unit to the end of its
-# multiplies; the launch and the first copy; the call that adds parts; the share of what is not the bottleneck that
-# adds to its time.
-_LATENCY, _START, _ADD, _EXPOSED = 470.0, 0.9e-6, 2.8e-6, 0.3
-# Bytes a clock into an SM from the L2 cache while all read: a product of 8192^3 without multicast takes as many.
-_CACHE = 40.0
-# Clocks of a unit's conversions: 189 instructions in the loop of a warp of each scheduler (SASS of ptxas 13.5).
-_CONVERT = 189.0
+_ENOUGH_STAGES = 3
+# Fitted to times on an H200 with 4-bit weights 8192 x 8192 and 1 to 64 rows: clocks from the start of a unit to
+# the end of its multiplies; the launch and the first copy; the call that adds parts; the share of what is not the
+# bottleneck that adds to its time; bytes a clock into an SM from the L2 cache while all read.
+_LATENCY, _START, _ADD, _EXPOSED, _CACHE = 470.0, 0.9e-6, 4.5e-6, 0.2, 52.0
+# Clocks of a unit's conversions: 189 instructions in the loop of a warp of each scheduler (SASS of ptxas 13.5), or
+# 469 of one of the four warps that mma.sync feeds from their own words, and 79 for further 8 rows.
+_CONVERT, _OWN_WORDS, _OWN_ROWS = 189.0, 400.0 / 4, 79.0 / 4
+# The rate of mma.sync, as a share of that of wgmma, and the rows up to which it was faster.
+_SYNC_RATE, _WARP_ROWS = 0.62, 8
+# Of K, what a warpgroup converts while the weights before are multiplied: it divides groups and steps.
+_STEP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +57,43 @@ class MixedShape:
 @dataclass(frozen=True, slots=True)
 class MixedTile:
     """``rows`` of activations and ``groups`` * 64 columns of weights of a block; ``depth`` of K that a warpgroup
-    multiplies in each step, of ``slices`` that are copied together; ``parts`` of K are products of their own."""
+    multiplies in each step, of ``slices`` that are copied together; ``parts`` of K are products of their own.
+
+    ``warps``: a warp has the place of a warpgroup.  ``step``: so many of K are multiplied while the next are
+    converted; 0: all of a group.
+    """
 
     rows: int
     groups: int
     slices: int
     depth: int
     parts: int
+    warps: bool = False
+    step: int = 0
 
     @property
     def constants(self) -> dict[str, int]:
-        """Of both kernels; `mixed_sums` has SLICES too."""
+        """Of both kernels."""
         return {"TILE_M": self.rows, "TILE_K": self.depth, "GROUPS": self.groups}
+
+    def own(self, group: int) -> dict[str, int | str]:
+        """Of `mixed_sums` alone."""
+        step = self.step or min(self.depth, group)
+        return {"SLICES": self.slices, "STEP": step, "LEVEL": "group" if self.warps else "group-4"}
 
 
 def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
     """The tile of `mixed_sums`: on a GPU with pipelines the fastest by the model.
 
-    Among equally fast ones it has fewer parts, then deeper steps, whose conversions and multiplies overlap, then
-    more warpgroups, which hide more of the latency.
+    Among equally fast ones it has fewer parts, then more warpgroups, which hide more of the latency, then deeper
+    steps.
     """
     simple = single(s, on, on_cpu=on_cpu)
     if on_cpu or not on.pipelines or s.m > _MOST_ROWS:
         return simple
 
     def cost(t: MixedTile) -> tuple[float, int, int, int]:
-        return round(seconds(t, s, on), 7), t.parts, -t.depth, -t.groups * t.slices
+        return round(seconds(t, s, on), 7), t.parts, -t.groups * t.slices, -t.depth
 
     return min(candidates(s, on, simple.rows), key=cost, default=simple)
 
@@ -106,8 +120,8 @@ def seconds(t: MixedTile, s: MixedShape, on: Hardware) -> float:
     clocks = (
         weights * busy / (on.memory / on.clock),
         (weights + 2 * _UNIT * t.rows / t.groups) / _CACHE,
-        2 * _UNIT * ROWS * t.rows / on.tensor,
-        _CONVERT,
+        2 * _UNIT * ROWS * t.rows / (on.tensor * (_SYNC_RATE if t.warps else 1)),
+        _OWN_WORDS + _OWN_ROWS * t.rows / 8 if t.warps else _CONVERT,
     )
     bound = max(clocks)
     step = max(_LATENCY, t.groups * t.slices * (bound + _EXPOSED * (sum(clocks) - bound)))
@@ -118,12 +132,15 @@ def seconds(t: MixedTile, s: MixedShape, on: Hardware) -> float:
 def candidates(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
     """The tiles of `mixed_sums` for ``rows`` rows that fit the device."""
     base = _depth(s.group)
-    for groups, slices, times, parts in product((1, 2, 4), (1, 2, 4), (1, 2), _PARTS):
-        t = MixedTile(rows, groups, slices, base * times, parts)
+    by_warps = (False, True) if rows <= _WARP_ROWS and s.bits == 4 else (False,)
+    for groups, slices, times, parts, warps in product((1, 2, 4), (1, 2, 4), (1, 2), _PARTS, by_warps):
+        t = MixedTile(rows, groups, slices, base * times, parts, warps, 0 if warps else _STEP)
         step = t.slices * t.depth
         if groups * slices > _WARPGROUPS or not (_meets(t.depth, s.group) and _meets(step, s.group)):
             continue
         if groups * slices == _WARPGROUPS and t.depth > min(s.group, _UNIT) and rows > _OVERLAPPED_ROWS:
+            continue
+        if warps and (groups * slices < _WARPGROUPS or times > 1):
             continue
         fits = step <= max(s.k, base) and _ENOUGH_STAGES * _stage(t, s) <= _ring(t, on)
         if fits and (parts == 1 or _divides(parts, t, s)):
