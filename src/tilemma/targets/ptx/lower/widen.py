@@ -167,13 +167,8 @@ def _logic(e: Emitter, a: Reg, mask: int, other: int, table: int) -> Reg:
     return e.pure("lop3.b32", "b32", a, *operands, hint="raised")
 
 
-def _pair(e: Emitter, low: float, high: float, t: DType) -> Reg:
-    bits = bits_of(low, t) | bits_of(high, t) << 16
-    return e.pure("mov.b32", "b32", Imm(bits, "b32"), hint="pair", uniform=True)
-
-
 def _twice(e: Emitter, value: float, t: DType) -> Reg:
-    return _pair(e, value, value, t)
+    return e.pure("mov.b32", "b32", Imm(bits_of(value, t) * 0x10001, "b32"), hint="pair", uniform=True)
 
 
 def _less(e: Emitter, raised: Reg, away: float, t: DType) -> Reg:
@@ -193,15 +188,6 @@ def _nibbles(e: Emitter, words: Sequence[Reg], quad: Linear, signed: bool, want:
     """Lane q of a quad has byte q of each word: two neighbouring elements, the first in the low bits."""
     unit, value = _UNIT[want.name]
     table, away = (_AND_XOR, 8) if signed else (_AND_OR, 0)
-    if want == dtypes.f16:
-        # The byte in both halves: there is room for its upper element, which is worth 16 times as much.
-        chosen = e.register(quad * 0x101 + 0x4040, hint="byte_of_lane")
-        factors = _pair(e, 1.0, 0.0625, want)
-        offsets = _pair(e, -value - away, -value / 16 - away, want)
-        mask, other = Imm(0xF0000F, "b32"), Imm((unit | away << 4) << 16 | unit | away, "b32")
-        bytes_ = [_permuted(e, word, Imm(0, "b32"), chosen) for word in words]
-        raised = [e.pure("lop3.b32", "b32", x, mask, other, Imm(table), hint="raised") for x in bytes_]
-        return [_fma(e, x, factors, offsets, want) for x in raised]
     chosen = e.register(quad + 0x4440, hint="byte_of_lane")
     found = []
     for word in words:
