@@ -3,8 +3,8 @@
     python bench/torch_llama.py --json torch_llama.json
 
 Random weights in bf16, of the shapes of Llama 3 8B with fewer layers.  Prefill: one sequence, all logits.  Decode:
-a token of each sequence of a batch, with a static cache.  Medians of rounds in which the contestants take turns;
-compiled ones are timed after the others.  Needs transformers and a GPU.
+a token of each sequence of a batch, with a static cache.  Medians of rounds in which the contestants take turns,
+called one by one and as CUDA graphs; compiled ones are timed after the others.  Needs transformers and a GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timing import facts
 
 from tilemma.torch import convert
 
-ROUNDS, STEPS = 7, 10
+ROUNDS, STEPS = 5, 8
 
 
 def build(layers: int) -> Any:
@@ -71,6 +71,13 @@ def decode(model: Any, forward: Callable[..., Any], batch: int, length: int) -> 
     return run
 
 
+WORK: dict[str, Callable[[Any, Callable[..., Any]], Callable[[], int]]] = {
+    "decode 1": lambda m, f: decode(m, f, 1, 1024),
+    "decode 16": lambda m, f: decode(m, f, 16, 1024),
+    "prefill 2048": lambda m, f: prefill(m, f, 2048),
+}
+
+
 def seconds(run: Callable[[], int]) -> float:
     """Seconds for a token."""
     torch.cuda.synchronize()
@@ -80,14 +87,33 @@ def seconds(run: Callable[[], int]) -> float:
     return (time.perf_counter() - begin) / tokens
 
 
+def captured(run: Callable[[], int]) -> Callable[[], int]:
+    """``run`` as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens = run()
+
+    def replay() -> int:
+        graph.replay()
+        return tokens
+
+    return replay
+
+
 @torch.no_grad()
-def measured(runs: dict[str, Callable[[], int]]) -> dict[str, float]:
+def measured(runs: dict[str, Callable[[], int]], graphs: bool) -> dict[str, float]:
     """Tokens a second of each contestant that runs."""
     usable = {}
     for name, run in runs.items():
         try:
             run(), run()
-            usable[name] = run
+            usable[name] = captured(run) if graphs else run
+            usable[name]()
         except Exception as e:
             print(f"{name}: {type(e).__name__}: {str(e)[:200]}", flush=True)
     times: dict[str, list[float]] = {name: [] for name in usable}
@@ -100,32 +126,32 @@ def measured(runs: dict[str, Callable[[], int]]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=600, help="compile nothing after so many")
+    parser.add_argument("--kinds", nargs="*", default=["bf16", "fp8", "s4"])
+    parser.add_argument("--work", nargs="*", default=list(WORK))
+    parser.add_argument("--seconds", type=float, default=600, help="start nothing after so many")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     begin = time.time()
     plain = build(options.layers)
     models = {"torch": plain}
-    models |= {f"tilemma {kind}": convert(copy.deepcopy(plain), kind) for kind in ("bf16", "fp8", "s4")}
-    work = {
-        "prefill 2048": lambda m, f: prefill(m, f, 2048),
-        "decode 1": lambda m, f: decode(m, f, 1, 1024),
-        "decode 16": lambda m, f: decode(m, f, 16, 1024),
-    }
+    models |= {f"tilemma {kind}": convert(copy.deepcopy(plain), kind) for kind in options.kinds}
     found: dict[str, dict[str, float]] = {}
 
-    def record(title: str, forwards: dict[str, Callable[..., Any]]) -> None:
-        for name, make in work.items():
-            rates = measured({n: make(models[n], f) for n, f in forwards.items()})
+    def record(title: str, forwards: dict[str, Callable[..., Any]], graphs: bool = False) -> None:
+        for name in options.work:
+            if time.time() - begin > options.seconds:
+                return
+            make = WORK[name]
+            rates = measured({n: make(models[n], f) for n, f in forwards.items()}, graphs)
             found[f"{name}, {title}"] = rates
             print(f"{name}, {title}: " + ", ".join(f"{n} {x:.0f}" for n, x in rates.items()), flush=True)
             if options.json:
                 options.json.write_text(json.dumps({**facts(), "tokens a second": found}, indent=1) + "\n")
 
     record("eager", models)
+    record("CUDA graphs", models, graphs=True)
     for name in models:
-        if time.time() - begin < options.seconds:
-            record(f"compiled {name}", {name: torch.compile(models[name], dynamic=False)})
+        record(f"compiled {name}", {name: torch.compile(models[name], dynamic=False)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +23,19 @@ LIBRARY = torch.library.Library("tilemma", "DEF")
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def parameters(name: str) -> list[Any]:
+class Parameter(NamedTuple):
+    """A parameter of an operator."""
+
+    name: str
+    kwarg_only: bool
+    default_value: Any
+
+
+@cache
+def parameters(name: str) -> tuple[Parameter, ...]:
     """The parameters of an operator's schema, in order."""
-    return list(getattr(torch.ops.tilemma, name).default._schema.arguments)
+    found = getattr(torch.ops.tilemma, name).default._schema.arguments
+    return tuple(Parameter(p.name, p.kwarg_only, p.default_value) for p in found)
 
 
 def bound(name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +50,7 @@ def call(name: str, given: dict[str, Any]) -> Tensor:
     """The operator on arguments by name."""
     positional = [p.name for p in parameters(name) if not p.kwarg_only]
     rest = {n: x for n, x in given.items() if n not in positional}
-    return getattr(torch.ops.tilemma, name)(*(given[n] for n in positional), **rest)
+    return getattr(torch.ops.tilemma, name).default(*(given[n] for n in positional), **rest)
 
 
 def _computed(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -96,14 +107,17 @@ def _differentiate(name: str) -> None:
             found = DERIVATIVES[name](given, grads[0], needed)
             return None, None, *(found.get(n) for n in ctx.names)
 
+    operator = getattr(torch.ops.tilemma, name).default
+
     def run(*args: Any, **keywords: Any) -> Tensor:
-        given = bound(name, args, keywords)
-        tensors = {n: x for n, x in given.items() if isinstance(x, Tensor)}
-        if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors.values()):
+        values = (*args, *keywords.values())
+        if not (torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in values)):
             with torch._C._AutoDispatchBelowAutograd():
-                return call(name, given)
+                return operator(*args, **keywords)
         if torch._C._are_functorch_transforms_active():
             raise TorchTransform(function=name)
+        given = bound(name, args, keywords)
+        tensors = {n: x for n, x in given.items() if isinstance(x, Tensor)}
         rest = {n: x for n, x in given.items() if n not in tensors}
         return Recorded.apply(rest, tuple(tensors), *tensors.values())
 
