@@ -25,23 +25,9 @@ from tilemma.errors import ToolError, nearest
 from tilemma.forking import ForkSafeLock, cached_property
 
 __all__ = [
-    "DECLARED",
-    "Atom",
-    "Catalogue",
-    "CopyAtom",
-    "Descriptor",
-    "Family",
-    "Immediate",
-    "MmaAtom",
-    "Operand",
-    "Rate",
-    "Selection",
-    "UnknownAtom",
-    "catalogue",
-    "contract",
-    "select",
-    "tensor_map_swizzle",
-]
+    "DECLARED", "Atom", "Catalogue", "CopyAtom", "Descriptor", "Family", "Immediate", "MmaAtom", "Operand",
+    "Rate", "Selection", "UnknownAtom", "catalogue", "contract", "select", "tensor_map_swizzle",
+]  # fmt: skip
 
 
 class UnknownAtom(ToolError, KeyError):

@@ -98,15 +98,5 @@ else:
     Int, Int64, Float, Double, Bool = (ScalarType(dtype) for dtype in _SCALARS)
 
 __all__ = [
-    "ArrayType",
-    "Bool",
-    "Double",
-    "Float",
-    "Global",
-    "Int",
-    "Int64",
-    "Scalar",
-    "ScalarType",
-    "Tile",
-    "Value",
-]
+    "ArrayType", "Bool", "Double", "Float", "Global", "Int", "Int64", "Scalar", "ScalarType", "Tile", "Value",
+]  # fmt: skip

@@ -12,25 +12,15 @@ from tilemma.ir.padding import Padding
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.specialise import open_dimensions
 from tilemma.ir.types import Space
-from tilemma.lang import spans
+from tilemma.lang import scalars, spans
 from tilemma.lang.namespaces import Namespace
-from tilemma.lang.scalars import (
-    Value,
-    article,
-    constant_operand,
-    flag,
-    operand_as,
-    python_int,
-    refuse_effect,
-    refused,
-)
 from tilemma.lang.tracing import builder, trace
 from tilemma.lang.views import EventHandle, FutureHandle, event_of, tile_of
 
 
 def swizzle_of(x: Any) -> int | None:
     """Bytes of a swizzle, None where the compiler chooses."""
-    return None if x is None else SWIZZLES[constant_operand(x, "swizzle")]
+    return None if x is None else SWIZZLES[scalars.constant_operand(x, "swizzle")]
 
 
 def _one_of(what: str, option: str, got: Any, wanted: str, fix: str) -> WrongValue:
@@ -76,7 +66,7 @@ class CopyNamespace(Namespace):
         b = builder(what)
         running = trace()
         assert running is not None
-        refuse_effect(running.pure, "memory")
+        scalars.refuse_effect(running.pure, "memory")
         if (dst is None) == (to is None):
             raise WrongValue(
                 b.span,
@@ -86,19 +76,19 @@ class CopyNamespace(Namespace):
                 fix_text='pass the tile, or to="shared"',
             )
         if isinstance(dst, str):
-            raise refused("tile", what, article(dst), f'write `{what}(tile, to="{dst}")`')
+            raise scalars.refused("tile", what, scalars.article(dst), f'write `{what}(tile, to="{dst}")`')
         source = tile_of(src, what)
         target = _space(to, what) if to is not None else tile_of(dst, what)
         event = event_of(async_, "async_") if not isinstance(async_, bool) else None
         options: dict[str, Any] = {
             "swizzle": swizzle_of(swizzle),
-            "zfill": flag(zfill, "zfill"),
-            "multicast": flag(multicast, "multicast"),
-            "promote": None if promote is None else constant_operand(promote, "promote"),
+            "zfill": scalars.flag(zfill, "zfill"),
+            "multicast": scalars.flag(multicast, "multicast"),
+            "promote": None if promote is None else scalars.constant_operand(promote, "promote"),
             "evict": _evict(evict),
             "pad_value": None
             if pad_value is None
-            else operand_as(pad_value, source.view.dtype, f"{what}(pad_value=)"),
+            else scalars.operand_as(pad_value, source.view.dtype, f"{what}(pad_value=)"),
         }
         if after is not None:
             options["after"] = futures_of(after, f"{what}(after=)")
@@ -140,7 +130,7 @@ def _evict(x: Any) -> Any:
 def _permutation(given: Any, what: str) -> tuple[int, ...]:
     if not isinstance(given, (tuple, list)):
         raise _one_of(what, "transp", given, "the source's dimensions in their new order", "write `transp=(1, 0)`")
-    return tuple(python_int(x, f"{what}(transp=)") for x in given)
+    return tuple(scalars.python_int(x, f"{what}(transp=)") for x in given)
 
 
 def _padding(given: Any, what: str) -> tuple[Padding, ...]:
@@ -156,16 +146,21 @@ def _padding(given: Any, what: str) -> tuple[Padding, ...]:
 
 def _count(x: Any) -> int | Expr:
     """A constant, or what dimensions and parameters determine; NotConstant."""
-    if isinstance(x, Value) and x.dtype.is_integer and value_of(x.expr) is None and open_dimensions((x.expr,)):
+    if (
+        isinstance(x, scalars.Value)
+        and x.dtype.is_integer
+        and value_of(x.expr) is None
+        and open_dimensions((x.expr,))
+    ):
         return x.expr
-    return constant_operand(x, "padding")
+    return scalars.constant_operand(x, "padding")
 
 
 def handles_of(x: Sequence[Any], what: str) -> tuple[str, ...]:
     """The operands of `swap`: the futures of asynchronous copies, the buffers of synchronous ones."""
     for f in x:
         if not isinstance(f, FutureHandle):
-            raise refused("copy", what, article(f))
+            raise scalars.refused("copy", what, scalars.article(f))
     return tuple(f.future.name or f.future.data.view.base.name for f in x)
 
 
@@ -174,10 +169,10 @@ def futures_of(x: Any, what: str, kind: str = "future") -> tuple[str, ...]:
     found = []
     for f in x if isinstance(x, (tuple, list)) else (x,):
         if not isinstance(f, FutureHandle):
-            raise refused(kind, what, article(f))
+            raise scalars.refused(kind, what, scalars.article(f))
         if not f.future.name:
             fix = "pass `async_=True` to the copy, or leave the waiting out"
-            raise refused(kind, what, "a copy that is synchronous or completes an event", fix)
+            raise scalars.refused(kind, what, "a copy that is synchronous or completes an event", fix)
         found.append(f.future.name)
     return tuple(found)
 

@@ -23,22 +23,7 @@ from tilemma.layouts.shared import (
 )
 
 __all__ = [
-    "SWIZZLES",
-    "BankReport",
-    "Descriptor",
-    "DescriptorError",
-    "InstructionMisfit",
-    "Major",
-    "SharedLayout",
-    "SwizzleAtomMisfit",
-    "TileMisfit",
-    "bank_conflicts",
-    "canonical_atom",
-    "cute_str",
-    "element_swizzle",
-    "flat_modes",
-    "offsets",
-    "plain_layout",
-    "shared_layout",
-    "tile_to_shape",
-]
+    "SWIZZLES", "BankReport", "Descriptor", "DescriptorError", "InstructionMisfit", "Major", "SharedLayout",
+    "SwizzleAtomMisfit", "TileMisfit", "bank_conflicts", "canonical_atom", "cute_str", "element_swizzle",
+    "flat_modes", "offsets", "plain_layout", "shared_layout", "tile_to_shape",
+]  # fmt: skip

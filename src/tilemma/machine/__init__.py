@@ -15,22 +15,7 @@ from tilemma.machine.repairs import Advice, advise
 from tilemma.machine.run import Report, Verdict, check, run
 
 __all__ = [
-    "Advice",
-    "BadMachineCall",
-    "HazardError",
-    "PerformanceNote",
-    "Recording",
-    "Report",
-    "Struct",
-    "TensorMap",
-    "UnsupportedInstruction",
-    "Verdict",
-    "View",
-    "advise",
-    "catalogue",
-    "check",
-    "inspect",
-    "record",
-    "run",
+    "Advice", "BadMachineCall", "HazardError", "PerformanceNote", "Recording", "Report", "Struct", "TensorMap",
+    "UnsupportedInstruction", "Verdict", "View", "advise", "catalogue", "check", "inspect", "record", "run",
     "triton",
-]
+]  # fmt: skip

@@ -440,30 +440,6 @@ _EXTREMA: dict[tuple[str, bool], Any] = {
 }  # fmt: skip
 
 
-def mma(
-    a: Array,
-    b: Array,
-    c: Array,
-    a_type: str,
-    b_type: str,
-    d_type: str,
-    *,
-    satfinite: bool = False,
-    bitop: Literal["xor", "and"] | None = None,
-) -> Array:
-    """``a @ b + c`` as a matrix instruction computes it: [..., m, k] by [..., k, n] onto [..., m, n].
-
-    Operands are as ``fragments.unpack`` gives them; the result has the NumPy type of ``d_type``.
-
-    Floating point: every product of two elements is exact, the sum over k and ``c`` is taken in float64 and
-    rounded once to ``d_type``.  The ISA leaves order and intermediate rounding of the sum open: `sums` has the
-    rules of the tensor cores, this is for the other instructions.  Integers wrap to 32 bits or, with
-    ``satfinite``, clamp.  b1 counts the bits of ``a ^ b`` or ``a & b``.
-    """
-    with np.errstate(all="ignore"):
-        return product(a, b, c, a_type, b_type, d_type, satfinite=satfinite, bitop=bitop)
-
-
 def product(
     a: Array,
     b: Array,
@@ -476,9 +452,15 @@ def product(
     bitop: Literal["xor", "and"] | None = None,
     rounding: str = "rn",
 ) -> Array:
-    """``mma`` where floating-point warnings are off already.
+    """``a @ b + c`` as a matrix instruction computes it: [..., m, k] by [..., k, n] onto [..., m, n].
 
-    Products of f64 are a chain of fused multiply-adds along k, each with ``rounding``.
+    Operands are as ``fragments.unpack`` gives them; the result has the NumPy type of ``d_type``.
+
+    Floating point: every product of two elements is exact, the sum over k and ``c`` is taken in float64 and
+    rounded once to ``d_type``.  The ISA leaves order and intermediate rounding of the sum open: `sums` has the
+    rules of the tensor cores, this is for the other instructions.  Integers wrap to 32 bits or, with
+    ``satfinite``, clamp.  b1 counts the bits of ``a ^ b`` or ``a & b``.  Products of f64 are a chain of fused
+    multiply-adds along k, each with ``rounding``.
     """
     if dtype(d_type).name == "f64":
         total = c
@@ -498,3 +480,9 @@ def product(
         counts = product.astype(np.int64)
     total = counts + c.astype(np.int64)
     return _int_to_int(total, d_type, satfinite)
+
+
+def mma(a: Array, b: Array, c: Array, a_type: str, b_type: str, d_type: str, **options: Any) -> Array:
+    """As `product`, without NumPy's floating-point warnings."""
+    with np.errstate(all="ignore"):
+        return product(a, b, c, a_type, b_type, d_type, **options)

@@ -38,24 +38,7 @@ require_all(HANDLERS, (op for op in OPERATIONS if op not in _NOT_LOWERED), "lowe
 require_all(EVALUATORS, (Element, FragmentElement, Call), "the lowering of expressions")
 
 __all__ = [
-    "GridNotComputable",
-    "Lowered",
-    "NotLowered",
-    "atomics",
-    "control",
-    "copies",
-    "diagnostics",
-    "elements",
-    "events",
-    "fragments",
-    "futures",
-    "lane_work",
-    "loads",
-    "lower",
-    "mathlib",
-    "mma",
-    "storage",
-    "stores",
-    "sync",
-    "tma",
-]
+    "GridNotComputable", "Lowered", "NotLowered", "atomics", "control", "copies", "diagnostics", "elements",
+    "events", "fragments", "futures", "lane_work", "loads", "lower", "mathlib", "mma", "storage", "stores",
+    "sync", "tma",
+]  # fmt: skip
