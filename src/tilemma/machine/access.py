@@ -258,8 +258,8 @@ def check_write(
     if shared.last_read > floor:
         reads = shared.reads[width].take(index, axis=1)
         if _most(reads, None) > floor:
-            for reader in shared.readers:
-                if reader.last > floor:
+            for reader, last in zip(shared.readers, shared.lasts[0].tolist(), strict=False):
+                if last > floor:
                     _after_reader(w, ins, cta, lanes, addr, reader.key, reads[reader.number], kind)
     return index
 

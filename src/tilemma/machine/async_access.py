@@ -24,6 +24,7 @@ from tilemma.machine.conflicts import (
 )
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.native.blocks import address_of
+from tilemma.machine.native.records import address
 from tilemma.machine.state import Access, Cta, Warp
 from tilemma.machine.syntax import Instruction
 
@@ -56,8 +57,8 @@ def read_tile(
         found = shared.reader_of(reader)
         fenced = knowledge.fenced
         if native.async_read(
-            shared.block[1], w.cta.cluster.events.block[1], address_of(addr), moved, addr.size, width,
-            address_of(fenced), len(fenced), found.number, event,
+            address(shared.record), address(w.cta.cluster.events.record), address_of(addr), moved, addr.size,
+            width, address_of(fenced), len(fenced), found.number, event,
         ):  # fmt: skip
             shared.has_read(found, event)
             return

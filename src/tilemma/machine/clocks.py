@@ -15,7 +15,8 @@ by a lane covers that lane alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import ctypes
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tilemma.machine.native import library
-from tilemma.machine.native.blocks import address_of, block
+from tilemma.machine.native.blocks import address_of
+from tilemma.machine.native.records import ClockRecord, EventRecord
 
 Ints32 = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
@@ -105,14 +107,17 @@ class Clocks:
         self.fenced: Ints32 = np.zeros((threads, capacity), np.int32)
         own = np.arange(threads)
         self.seen[own, own] = 1
-        self.block = block([address_of(self.seen), capacity])
         self.native = library.loaded()
-        self._place()
-        self.now = [1] * (threads // 32)
+        warps = threads // 32
+        # The clock of each warp; the native library uses it too.
+        self.now = (ctypes.c_int64 * warps)(*[1] * warps)
         self.columns: dict[Hashable, int] = {}
         self.used = threads
         # For each warp, the clocks of other clusters that it has acquired: serial -> clocks.  Mostly empty.
         self.foreign: list[dict[int, Ints32]] = [{} for _ in self.now]
+        self._has_foreign = (ctypes.c_int64 * warps)()
+        self.record = ClockRecord(0, 0, 0, 0, ctypes.addressof(self.now), ctypes.addressof(self._has_foreign))
+        self._place()
 
     def column(self, key: Hashable, width: int = 1) -> int:
         """The first of the ``width`` columns of the agent ``key``."""
@@ -120,6 +125,7 @@ class Clocks:
         if found is None:
             found = self.columns[key] = self.used
             self.used += width
+            self.record.used = self.used
             if self.used > self.seen.shape[1]:
                 grow = max(64 + width, self.seen.shape[1] // 2)
                 pad = np.zeros((self.threads, grow), np.int32)
@@ -132,7 +138,8 @@ class Clocks:
         """Tell the native library where the tables are, and make room for what it returns."""
         capacity = self.seen.shape[1]
         self._tables = address_of(self.seen), address_of(self.fenced)
-        self.block[0][:] = self._tables[0], capacity
+        self.record.seen, self.record.fenced = self._tables
+        self.record.capacity, self.record.used = capacity, self.used
         self._scratch = np.zeros(capacity, np.int32)
         self._room = address_of(self._scratch)
 
@@ -170,8 +177,8 @@ class Clocks:
         """The column of the collective reads of warp ``row``: a lane that executes one knows all of it."""
         column = self.column(("collective", row), 32)
         now = self.now[row]
-        if w.collective != now:
-            w.collective = now
+        if w.record.known_clock != now:
+            w.record.known_clock, w.record.known_column = now, column
             self.seen[32 * row : 32 * row + 32, column : column + 32] = now
         return column
 
@@ -217,6 +224,7 @@ class Clocks:
         each = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.asarray(rows)
         for warp in set((each // 32).tolist()):
             self.foreign[warp] = _merge_foreign(self.foreign[warp], news)
+            self._has_foreign[warp] = 1
         if own is not None:
             self.acquire(rows, Message(own, own[:0], self.cluster))
 
@@ -282,33 +290,53 @@ class Events:
         self.clock: Ints32 = np.zeros(256, np.int32)
         # For a collective access of a warp, the column of its lane 0; for other accesses ``column`` again.
         self.alone: Ints32 = np.zeros(256, np.int32)
-        # Whether there is an event of a collective access.
-        self.collective = False
-        self.info: list[Any] = [None]
-        self.count = 1
-        self.block = block([0] * 4)
+        # Accesses of the native library: the row of the warp, the step, and whether it is the read of a copy.
+        self.made: npt.NDArray[np.int64] = np.zeros(256, np.int64)
+        # Those of Python, by number.
+        self.info: dict[int, Any] = {0: None}
+        # What makes the `Access` of one of ``made`` from these three.
+        self.maker: Callable[[int, int, bool], Any] | None = None
+        self.record = EventRecord()
+        self.record.count = 1
         self._place()
 
     def _place(self) -> None:
         """Tell the native library where the tables are."""
-        tables = (address_of(x) for x in (self.column, self.clock, self.alone))
-        self.block[0][:] = *tables, self.collective
+        tables = (self.column, self.clock, self.alone, self.made)
+        self.record.column, self.record.clock, self.record.alone, self.record.made = map(address_of, tables)
+        self.record.capacity = len(self.column)
+
+    @property
+    def count(self) -> int:
+        return int(self.record.count)
+
+    @property
+    def collective(self) -> bool:
+        """Whether there is an event of a collective access."""
+        return bool(self.record.collective)
+
+    def access(self, number: int) -> Any:
+        """The `Access` of an event, by its index in the tables."""
+        found = self.info.get(number)
+        code = int(self.made[number]) if found is None else 0
+        if code and self.maker is not None:
+            found = self.info[number] = self.maker((code >> 33) - 1, code >> 1 & 0xFFFFFFFF, bool(code & 1))
+        return found
 
     def new(self, column: int, clock: int, info: Any, *, unordered: bool = False, alone: int | None = None) -> int:
         """A packed event, lane 0; ``alone`` is the column of the warp's lane 0 where ``column`` is the warp's."""
-        n = self.count
-        if n == len(self.column):
+        record = self.record
+        n: int = record.count
+        if n == record.capacity:
             self.grow()
         self.column[n], self.clock[n] = column, clock
         if alone is None:
             self.alone[n] = column
         else:
             self.alone[n] = alone
-            if not self.collective:
-                self.collective = True
-                self._place()
-        self.info.append(info)
-        self.count = n + 1
+            record.collective = 1
+        self.info[n] = info
+        record.count = n + 1
         return n << _LANE_BITS | (UNORDERED if unordered else 0)
 
     def grow(self) -> None:
@@ -317,6 +345,7 @@ class Events:
         self.column = np.concatenate([self.column, more])
         self.clock = np.concatenate([self.clock, more])
         self.alone = np.concatenate([self.alone, more])
+        self.made = np.concatenate([self.made, np.zeros(len(more), np.int64)])
         self._place()
 
     @property
@@ -326,7 +355,7 @@ class Events:
     def trim(self) -> None:
         """Drop the room for further events."""
         self.column, self.clock = self.column[: self.count].copy(), self.clock[: self.count].copy()
-        self.alone = self.alone[: self.count].copy()
+        self.alone, self.made = self.alone[: self.count].copy(), self.made[: self.count].copy()
 
     def complete(self, packed: int, clock: int, column: int | None = None) -> None:
         """Give a pending event the clock (and the column) at which it completed."""
@@ -337,7 +366,7 @@ class Events:
 
     def of(self, packed: int) -> Any:
         """The info of a packed event."""
-        return self.info[int(self.places(event_numbers(int(packed))))]
+        return self.access(int(self.places(event_numbers(int(packed)))))
 
     def places(self, numbers: Any) -> Any:
         """The index of each event in the tables; here it is the event's number."""

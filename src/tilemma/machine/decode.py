@@ -131,6 +131,8 @@ class Decoder:
         self.used: set[str] = set()
         # A plain access to memory, which the compiled library can make without leaving the frame.
         self.plain: PlainAccess | None = None
+        # The number of a barrier of all threads of the CTA.
+        self.barrier = -1
         # The lanes that must execute it together: see ``convergence``.
         self.membership = -2
 
@@ -346,7 +348,7 @@ class Decoder:
         return Step(
             index, self.ins, self.kind, self.run, guard, negated, self.target, self.targets, self.membership,
             frozenset(self.reads), frozenset(self.writes), conditional, frozenset(), self.async_registers,
-            plain=self.plain,
+            plain=self.plain, barrier=self.barrier,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tilemma.machine.clocks import Events, Ints32, event_numbers
 from tilemma.machine.memory import GlobalMemory
+from tilemma.machine.native.records import EventRecord
 from tilemma.machine.state import Cluster
 
 # Bytes that finished clusters may take before the first collection.
@@ -33,8 +34,10 @@ class KeptEvents(Events):
         at = events.places(numbers)
         self.numbers: Ints32 = numbers.astype(np.int32)
         self.column, self.clock, self.alone = events.column[at], events.clock[at], events.alone[at]
-        self.info = [events.info[i] for i in at]
-        self.count = len(numbers)
+        self.info = {i: events.access(j) for i, j in enumerate(at.tolist())}
+        self.made = np.zeros(0, np.int64)
+        self.record = EventRecord()
+        self.record.count, self.record.collective = len(numbers), events.collective
 
     def places(self, numbers: Any) -> Any:
         """The index of each number; any index for a number that is not kept."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tilemma.machine.isa.tensormap import TensorMapImage
 from tilemma.machine.native.blocks import address_of, block
+from tilemma.machine.native.records import SharedRecord
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -54,12 +55,11 @@ def word_views(data: Bytes) -> dict[int, npt.NDArray[Any]]:
 
 @dataclass(slots=True)
 class Reader:
-    """One of those that have read shared memory: its last read of each byte, and the last of all."""
+    """One of those that have read shared memory: its last read of each byte."""
 
     key: Any
     number: int
     views: dict[int, npt.NDArray[Any]]
-    last: int = 0
 
 
 # Readers of shared memory for which there is room at first; pages that nothing reads cost nothing.
@@ -79,8 +79,7 @@ class SharedMemory:
         self.words = word_views(self.data)
         self.writer = np.zeros(rounded, np.int32)
         self.writers = wide_views(self.writer)
-        # The last write and the last read anywhere, and the last read of each byte by each reader.
-        self.last_write = self.last_read = 0
+        # The last read of each byte by each reader.
         self.readers: list[Reader] = []
         self._reads = np.zeros((0, rounded), np.int32)
         self.reads: dict[int, npt.NDArray[Any]] = {}
@@ -90,12 +89,27 @@ class SharedMemory:
         self.mbarriers: dict[int, Any] = {}
         # For the native library: the last read of each reader, and whether it is a wgmma.
         self.lasts = np.zeros((2, 0), np.int64)
-        self.block = block([base, self.limit, address_of(self.data), address_of(self.writer), *[0] * 8])
+        self.record = SharedRecord(base, self.limit, address_of(self.data), address_of(self.writer))
+
+    @property
+    def last_write(self) -> int:
+        """At least the event of the last write anywhere."""
+        return int(self.record.last_write)
+
+    @property
+    def last_read(self) -> int:
+        """At least the event of the last read anywhere."""
+        return int(self.record.last_read)
 
     def write(self, width: int, index: Any, event: Any, last: int) -> None:
         """Enter a write of words; ``event`` broadcasts to [words, bytes], ``last`` is at least all of it."""
         self.writers[width][index] = event
-        self.last_write = max(self.last_write, last)
+        self.wrote(last)
+
+    def wrote(self, last: int) -> None:
+        """``last`` is at least the event of a write that has been entered."""
+        if last > self.record.last_write:
+            self.record.last_write = last
 
     def read(self, key: Any, width: int, index: Any, event: Any, last: int) -> None:
         """Enter a read of words by the reader ``key``: a warp's row, or an asynchronous reader."""
@@ -105,9 +119,10 @@ class SharedMemory:
 
     def has_read(self, reader: Reader, last: int) -> None:
         """``last`` is at least the event of a read by ``reader`` that has been entered."""
-        reader.last = max(reader.last, last)
-        self.lasts[0, reader.number] = reader.last
-        self.last_read = max(self.last_read, last)
+        if last > self.lasts[0, reader.number]:
+            self.lasts[0, reader.number] = last
+        if last > self.record.last_read:
+            self.record.last_read = last
 
     def reader_of(self, key: Any) -> Reader:
         """The reader ``key``, made at its first read."""
@@ -116,8 +131,9 @@ class SharedMemory:
 
     def enclose(self, address: int) -> None:
         """Extend the range of addresses that holds all mbarriers by the one at ``address``."""
-        low, high = self.block[0][-2:]
-        self.block[0][-2:] = min(low, address) if high else address, max(high, address + 8)
+        record = self.record
+        record.low = min(record.low, address) if record.high else address
+        record.high = max(record.high, address + 8)
 
     def _new_reader(self, key: Any) -> Reader:
         number = len(self.readers)
@@ -132,14 +148,16 @@ class SharedMemory:
         self.readers.append(reader)
         self.lasts[1, number] = isinstance(key, tuple) and key[0] == "wgmma"
         at, stride = address_of(self.lasts), self.lasts.strides[0]
-        self.block[0][4:9] = address_of(self._reads), number + 1, self._reads.shape[1], at, at + stride
+        record = self.record
+        record.reads, record.readers, record.stride = address_of(self._reads), number + 1, self._reads.shape[1]
+        record.last, record.wgmma = at, at + stride
         return reader
 
     def origins(self) -> npt.NDArray[np.int64]:
         """The provenance of each byte, made at the first use."""
         if self.origin is None:
             self.origin = np.zeros(len(self.data), np.int64)
-            self.block[0][9] = address_of(self.origin)
+            self.record.origin = address_of(self.origin)
         return self.origin
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
-from math import log
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,15 +20,16 @@ import numpy as np
 from tilemma.blas import one_blas_thread
 from tilemma.machine import catalogue as hz
 from tilemma.machine import convergence, deadlock, exit_checks, limits, livelock, starvation
+from tilemma.machine.choices import Choices
 from tilemma.machine.finished import Finished
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.memory import GlobalMemory
-from tilemma.machine.native import frames, library
+from tilemma.machine.native import frames, library, twister
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
 from tilemma.machine.reconvergence import diverge, join, leave
 from tilemma.machine.shared_names import SharedNames
-from tilemma.machine.state import Cluster, Frame, Warp
+from tilemma.machine.state import Cluster, Cta, Frame, Warp
 from tilemma.machine.timeline import Bar
 
 # Results of a step: the frame waits and executes the same step again, or continues after it.
@@ -50,7 +50,7 @@ class Stop(Exception):
     """Ends a run that collects hazards after one that makes it impossible to continue."""
 
 
-class Machine:
+class Machine(Choices):
     """One run of one grid."""
 
     def __init__(
@@ -104,6 +104,8 @@ class Machine:
         self.ready: list[Frame] = []
         self.polling: list[Frame] = []
         self.waiting: set[Frame] = set()
+        # Those that wait at a barrier which the native library counts, in the order of their arrival.
+        self.parked: list[Frame] = []
         # Warps that run only when nothing else can, and the progress at their last step.
         self.starved: set[Warp] = set()
         self.starved_at = -1
@@ -192,7 +194,7 @@ class Machine:
         self.style()
         if self.native is not None:
             self.memory.tabulate()
-            if self.program.table is not None and self.trace is None:
+            if self.program.table is not None and self.trace is None and twister.available():
                 self.runner = frames.Runner(self, self.program.table)
                 self.performance.counted = self.runner.counts
         with np.errstate(all="ignore"):
@@ -220,7 +222,9 @@ class Machine:
         if watch is None:
             if self.steps >= self.next_watch:
                 self.next_watch *= 2
-                self.watch = livelock.Watch(self.steps) if livelock.can_watch(self.program) else None
+                if livelock.can_watch(self.program):
+                    self.unpark()
+                    self.watch = livelock.Watch(self.steps)
         elif watch.changed:
             self.watch = None
         elif watch.endless(self):
@@ -235,16 +239,6 @@ class Machine:
     tick: Callable[[int], None] | None = None
     next_tick = 0
 
-    def style(self) -> None:
-        """Choose how warps interleave in this run."""
-        choose = self.random
-        self.by_priority = choose.random() < 0.5
-        # The inverse of the mean number of visible steps.
-        self.rate = 1 / choose.choice((1, 3, 12, 50))
-        # The probability that a try_wait whose phase has not completed returns at once.
-        self.impatience = choose.choice((0.0, 0.05, 0.5))
-        self.eagerness = choose.choice((0.02, 0.2, 0.6))
-
     def start(self, number: int, counts: list[int]) -> None:
         index = (number % counts[0], number // counts[0] % counts[1], number // (counts[0] * counts[1]))
         cluster = Cluster(self, index, self.started)
@@ -253,7 +247,7 @@ class Machine:
         self.active += 1
         for cta in cluster.ctas:
             for warp in cta.warps:
-                warp.priority = self.random.random()
+                warp.record.priority = self.random.random()
                 self.ready.append(warp.root)
         if self.schedule == "starve":
             starvation.starve(self, cluster)
@@ -270,6 +264,9 @@ class Machine:
     # -- choice of the next action
     def step(self) -> bool:
         """Run a frame or complete an agent; False when neither is possible."""
+        runner = self.runner
+        if runner is not None and (self.ready or self.parked) and not self.followers and self.watch is None:
+            return runner.step()
         pending = self.pending
         if self.ready and self.starved:
             return starvation.step(self)
@@ -282,6 +279,11 @@ class Machine:
                     self.complete(self.random.choice(pending))
             self.execute(*self.pick())
             return True
+        return self.step_without_ready()
+
+    def step_without_ready(self) -> bool:
+        """`step` where no frame is ready."""
+        pending = self.pending
         if pending:
             self.complete(self.random.choice(pending))
             return True
@@ -294,32 +296,6 @@ class Machine:
         return False
 
     polls = 0
-
-    def pick(self) -> tuple[Frame, int]:
-        """A ready frame, and for how many visible steps it may run."""
-        ready, choose = self.ready, self.random
-        if len(ready) == 1:
-            at = 0
-        elif self.by_priority:
-            priorities = [f.w.priority for f in ready]
-            at = priorities.index(max(priorities))
-            if choose.random() < 0.02:
-                ready[at].w.priority -= 1
-        else:
-            at = limits.below(len(ready), choose)
-        frame = ready[at]
-        ready[at] = ready[-1]
-        ready.pop()
-        if self.timeouts and choose.random() < 0.02:
-            self._time_out()
-        # `expovariate(1 / burst)`.
-        return frame, 1 + int(-log(1.0 - choose.random()) / self.rate)
-
-    def _time_out(self) -> None:
-        """A try_wait may return before its phase completes: the program must test its result."""
-        frame = self.random.choice(list(self.timeouts))
-        frame.timeout = True
-        self.wake(frame)
 
     def complete(self, agent: Any) -> None:
         """Complete an agent (first those that must come before it)."""
@@ -355,8 +331,21 @@ class Machine:
             frame.blocked = ""
             self.ready.append(frame)
 
+    def unpark(self, cta: Cta | None = None) -> None:
+        """Let frames (of ``cta``) that wait at a barrier of the native library wait at one of Python instead."""
+        frames, self.parked = self.parked, []
+        for f in frames:
+            f.w.cta.record.arrived = 0
+        for f in frames:
+            if cta is None or f.w.cta is cta:
+                self.program.steps[f.pc - 1].run(f, None)
+            else:
+                f.w.cta.record.arrived += 1
+                self.parked.append(f)
+
     def deadlock(self) -> None:
         """Report a deadlock: each waiting warp and the reason of its wait."""
+        self.unpark()
         hazard = deadlock.explain(self)
         if self.strict or not deadlock.release_followers(self, hazard):
             self.stop(hazard)
@@ -370,8 +359,11 @@ class Machine:
         raise Stop
 
     # -- execution of one frame
-    def execute(self, f: Frame, budget: int) -> None:
-        """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its budget."""
+    def execute(self, f: Frame, budget: int, how: int = -1) -> None:
+        """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its budget.
+
+        ``how``: the native library has run it and ended so.
+        """
         program = self.program
         steps, segments, covered = program.steps, program.segments, self.covered
         batches = program.batches
@@ -383,21 +375,25 @@ class Machine:
         if watch is not None:
             watch.enter(f)
         while True:
-            if runner is not None and runner.kinds[pc]:
-                how, pc, budget, done = runner.run(f, pc, budget)
-                if how == frames.SPENT:
+            if runner is not None and (how >= 0 or runner.kinds[pc]):
+                if how < 0:
+                    how, pc, budget = runner.run(f, pc, budget)
+                ended, how = how, -1
+                if ended == frames.PARKED:
+                    return
+                if ended == frames.SPENT:
                     f.pc = pc
                     self.ready.append(f)
                     return
-                if how == frames.PARTLY:
+                if ended == frames.PARTLY:
                     segment = segments[pc]
                     assert segment is not None
-                    for run in segment.each[done:]:
+                    for run in segment.each[runner.record.done :]:
                         run(w, f.m)
                     self.steps += segment.count
                     pc = segment.next
                     continue
-                if how == frames.FULL:
+                if ended == frames.FULL:
                     continue
             if pc == f.rpc:
                 f.pc = pc
@@ -523,6 +519,7 @@ class Machine:
         w.done = True
         cta = w.cta
         cta.live_warps -= 1
+        cta.record.live_warps = cta.live_warps
         cta.cluster.live_warps -= 1
         barriers.warp_left(self, w)
         if cta.live_warps == 0:

@@ -98,4 +98,5 @@ def pass_on(members: Sequence[tuple[Any, int]], arrived: Sequence[Fences] = ()) 
         return
     given = [*arrived, *(w.fences.at(lanes) for w, lanes in members)]
     for w, lanes in members:
+        w.record.fences = 1
         w.fences.learn(lanes, given)

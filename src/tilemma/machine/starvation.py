@@ -18,7 +18,9 @@ def starve(machine: Machine, cluster: Cluster) -> None:
     them."""
     apart = machine.random.random() < 0.5
     ctas = [machine.random.choice(cluster.ctas)] if apart else cluster.ctas
-    machine.starved.update(cta.warps[machine.seed % len(cta.warps)] for cta in ctas)
+    for warp in (cta.warps[machine.seed % len(cta.warps)] for cta in ctas):
+        machine.starved.add(warp)
+        warp.record.starved = 1
 
 
 def step(machine: Machine) -> bool:
@@ -41,7 +43,14 @@ def step(machine: Machine) -> bool:
         chosen = machine.pick()
         machine.ready += lagging
         machine.execute(*chosen)
-    elif machine.pending:
+    else:
+        delayed(machine)
+    return True
+
+
+def delayed(machine: Machine) -> None:
+    """All ready warps are starved: something else goes on, if anything can."""
+    if machine.pending:
         machine.complete(machine.random.choice(machine.pending))
     elif machine.polling and machine.progress != machine.starved_at:
         machine.starved_at = machine.progress
@@ -50,4 +59,3 @@ def step(machine: Machine) -> bool:
     else:
         machine.starved_at = -1
         machine.execute(*machine.pick())
-    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,8 @@ import numpy.typing as npt
 from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import HazardError, Place
 from tilemma.machine.memory import SharedMemory
-from tilemma.machine.native import blocks, library
+from tilemma.machine.native import blocks, library, records
+from tilemma.machine.native.records import CtaRecord, FrameRecord
 from tilemma.machine.sequential import Fences
 from tilemma.machine.special_registers import OF_ONE_CTA, special_value
 from tilemma.machine.syntax import Instruction
@@ -54,8 +56,8 @@ class Frame:
     """
 
     __slots__ = (
-        "awaited", "blocked", "children", "ended", "lanes", "m", "met", "parent", "pc", "resume", "rows", "rpc",
-        "timeout", "w",
+        "address", "awaited", "blocked", "children", "ended", "lanes", "m", "met", "parent", "pc", "record",
+        "resume", "rows", "rpc", "timeout", "w",
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
@@ -76,8 +78,23 @@ class Frame:
     def set_mask(self, m: Mask | None) -> None:
         """Run the lanes of ``m`` (None: all 32)."""
         self.m = m
+        # The record of the native library, made when it runs the frame.
+        self.address, self.record = 0, None
         self.lanes = LANES if m is None else np.flatnonzero(m)
         self.rows: Any = self.w.rows_of(m)
+
+    def share(self) -> Any:
+        """The record of the native library, at ``address``."""
+        if self.address == 0:
+            record = self.record = FrameRecord(self.w.native, self.rpc, len(self.lanes), self.m is None)
+            self.address = ctypes.addressof(record)
+            if self.m is not None:
+                ctypes.memmove(self.address + FrameRecord.mask0.offset, self.m.tobytes(), 32)
+        return self.record
+
+    def shared_address(self) -> int:
+        self.share()
+        return self.address
 
 
 class Rows(dict[int, npt.NDArray[Any]]):
@@ -118,12 +135,11 @@ class Warp:
         self.v = Views(registers, index)
         # Where the native library finds the warp's registers and the parameters.
         self.registers = cta.register_table[index]
-        # The block of the native library, 0 where it makes no accesses; the warp as a reader of shared memory.
-        self.native = 0
+        # What the native library shares, and its address, 0 where it makes no accesses; the warp as a reader of
+        # shared memory.
+        self.record = blocks.warp_record(self)
+        self.native = 0 if cta.machine.native is None else records.address(self.record)
         self.reader: Any = None
-        if cta.machine.native is not None:
-            self.native_block = blocks.warp_block(self)
-            self.native = self.native_block[1]
         # All registers of a class, one row after the other.
         self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
         # Lanes in which tracked registers are defined; where others are not: the first read, and its register.
@@ -131,18 +147,11 @@ class Warp:
         self.undefined: dict[int, tuple[Instruction, str]] = {}
         # Frames that wait at a `.sync` instruction for other lanes: (frame, step, its lanes).
         self.gathered: list[tuple[Frame, Any, Mask]] = []
-        # Last barrier's event number: shared accesses up to it are ordered before this warp.
-        self.floor = 0
-        # The clock up to which its lanes know of its collective reads.
-        self.collective = 0
         self.steps = 0
         self.full = live == 32
         self.root = Frame(self, 0, None if self.full else self.live.copy(), -1, None)
         self.done = False
         self.accesses: dict[tuple[str, int], Access] = {}
-        # Those of `native.frames`, by step.
-        self.by_step: dict[int, Access] = {}
-        self.priority = 0.0
         # mbarriers initialised and not yet fenced.
         self.inits: list[Any] = []
         # What the warp knew at its last proxy fence of global memory: other clusters' clocks, its cluster's.
@@ -170,6 +179,11 @@ class Warp:
         self.init_message: Any = None
         # Tensor maps in global memory: the writes to each at the time of the warp's fence.
         self.map_fences: dict[int, npt.NDArray[np.int64]] = {}
+
+    @property
+    def floor(self) -> int:
+        """Last barrier's event number: shared accesses up to it are ordered before this warp."""
+        return int(self.record.floor)
 
     def rows_of(self, m: Mask | None) -> Any:
         """Clock rows of the lanes in ``m``: a slice for the whole warp, else an index array."""
@@ -222,6 +236,7 @@ class Cta:
             [*self.registers.values(), program.parameter_bytes], warps
         )
         self.shared = SharedMemory(machine.shared_base, machine.shared_bytes)
+        self.record = CtaRecord(32 * self.first_warp, warps, warps)
         self.barriers: dict[int, NamedBarrier] = {}
         threads = machine.threads_per_cta
         self.warps = [Warp(self, w, min(32, threads - 32 * w)) for w in range(warps)]
@@ -254,6 +269,18 @@ class Cta:
         return f"CTA {self.index}"
 
 
+class _Maker:
+    """Makes the `Access` of an event of the native library."""
+
+    def __init__(self, machine: Machine, warps: list[Warp]) -> None:
+        self.machine, self.warps = machine, warps
+
+    def __call__(self, row: int, step: int, copied: bool) -> Access:
+        made = self.machine.program.steps[step]
+        kind = "ld" if copied or made.plain is None else blocks.EVENTS[made.plain.kind]
+        return Access(kind, self.warps[row], made.instruction)
+
+
 class Cluster:
     """CTAs that can reach each other's shared memory; alone, one CTA."""
 
@@ -268,6 +295,7 @@ class Cluster:
             x, y, z = rank % shape[0], rank // shape[0] % shape[1], rank // (shape[0] * shape[1])
             cta_index = (index[0] * shape[0] + x, index[1] * shape[1] + y, index[2] * shape[2] + z)
             self.ctas.append(Cta(machine, self, rank, cta_index))
+        self.events.maker = _Maker(machine, [w for cta in self.ctas for w in cta.warps])
         self.barrier_arrived: set[int] = set()
         self.barrier_message: Any = None
         self.barrier_phase = 0

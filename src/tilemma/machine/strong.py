@@ -103,6 +103,7 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
             if not any(lanes == takes and release is found for lanes, release in w.brought[-2:]):
                 w.brought.append((takes, found))
         if found.fenced is not None and scope >= GPU:
+            w.record.fences = 1
             w.fences.observe(sequential.bits(np.asarray(takes)), found.fenced)
 
 
@@ -179,4 +180,5 @@ def fence(f: Frame, rows: Any, scope: int = GPU, *, lanes: int = 0) -> None:
             clocks.acquire(w.first + np.array([i for i in range(32) if known.lanes >> i & 1]), known.message)
     w.fence_message = scope, clocks.release(rows, w.row)
     if sequential_here:
+        w.record.fences = 1
         w.fences.fenced(lanes, w.fence_message[1])

@@ -13,7 +13,7 @@ from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.scheduler import AFTER, AGAIN, Machine
 from tilemma.machine.state import Cta, Frame, NamedBarrier, Warp
-from tilemma.machine.syntax import Instruction
+from tilemma.machine.syntax import Immediate, Instruction
 
 
 @instruction("bar.warp.sync")
@@ -29,7 +29,7 @@ def warp_sync(d: Decoder) -> None:
         if w.fences:
             sequential.pass_on([(w, sequential.bits(named))])
         if w.cta.machine.warps_per_cta == 1 and named.tobytes() == w.live.tobytes():
-            w.floor = w.cta.cluster.events.floor
+            w.record.floor = w.cta.cluster.events.floor
 
     d.visible(aligned.by_mask(run, mask))
 
@@ -53,6 +53,13 @@ def bar(d: Decoder) -> None:
     if sync == "arrive" and count < 0:
         d.bad("`arrive` needs a thread count")
     ins = d.ins
+    if (
+        sync == "sync"
+        and len(operands) == 1
+        and isinstance(operands[0], Immediate)
+        and 0 <= operands[0].value < 16
+    ):
+        d.barrier = operands[0].value
 
     def run(f: Frame, m: Any) -> Any:
         w = f.w
@@ -93,9 +100,12 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
         _wrong(f, ins, name, "a CTA has barriers 0 to 15")
     if threads % 32:
         _wrong(f, ins, name, f"the thread count {threads} is no multiple of 32")
+    if cta.record.arrived:
+        machine.unpark(cta)
     b = cta.barriers.get(name)
     if b is None:
         b = cta.barriers[name] = NamedBarrier()
+        cta.record.partial = 1
     if b.arrived == 0:
         b.expected, b.first = threads, (w, ins)
     elif b.expected != threads:
@@ -145,6 +155,7 @@ def _wrong(f: Frame, ins: Instruction, name: int, what: str) -> None:
 def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:
     """Complete a phase of the barrier: the waiting threads acquire the clocks of all arrivals."""
     del cta.barriers[name]
+    cta.record.partial = bool(cta.barriers)
     clocks, events = cta.cluster.clocks, cta.cluster.events
     everyone = len(set(b.warps)) == cta.live_warps and len(b.rows) == len(b.warps)
     whole = everyone and all(isinstance(r, slice) for r in b.rows) and cta.live_warps == len(cta.warps)
@@ -166,7 +177,7 @@ def release(cta: Cta, name: int, b: NamedBarrier, op: str = "none") -> None:
         value = {"popc": int(votes.sum()), "and": bool(votes.all()), "or": bool(votes.any())}[op]
     for f in b.waiting:
         if everyone:
-            f.w.floor = events.floor
+            f.w.record.floor = events.floor
         if value is not None:
             f.resume = value
         cta.machine.wake(f)
@@ -180,6 +191,8 @@ def _bits(rows: Any, first: int) -> int:
 def warp_left(machine: Machine, w: Warp) -> None:
     """A warp has exited: barriers that wait for everyone wait for one less."""
     cta = w.cta
+    if cta.record.arrived:
+        machine.unpark(cta)
     for name, b in list(cta.barriers.items()):
         if not b.expected and b.arrived >= 32 * cta.live_warps and b.waiting:
             release(cta, name, b)

@@ -199,7 +199,7 @@ def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
             origins = cta.shared.origins()
             to, words, origin = (np.ascontiguousarray(x) for x in (addresses, words, origin))
             native.move_elements(
-                int(cta.shared.block[0][2]), address_of(origins), address_of(to), len(to), element,
+                cta.shared.record.data, address_of(origins), address_of(to), len(to), element,
                 address_of(words), address_of(origin),
             )  # fmt: skip
             return

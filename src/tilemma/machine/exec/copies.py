@@ -41,6 +41,7 @@ class Copies:
 def copies_of(w: Warp) -> Copies:
     if w.copies is None:
         w.copies = Copies(w)
+        w.record.copies = w.copies.column
     found: Copies = w.copies
     return found
 

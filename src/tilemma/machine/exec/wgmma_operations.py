@@ -429,7 +429,7 @@ class Operation(Agent):
         product = form.product(cta.registers["32"].shape[1], None if a is None else a.at, b.at)
         if product is None:
             return False
-        registers, memory = self.group.warps[0].registers, int(cta.shared.block[0][2])
+        registers, memory = self.group.warps[0].registers, cta.shared.record.data
         there = (0, 0) if a is None else (memory, delta_a)
         product.tiles(cta.machine.native, there, (memory, delta_b), registers, added=self.scale)
         return True

@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilemma.machine.native.records import WarpRecord
 from tilemma.machine.syntax import Instruction
 
 if TYPE_CHECKING:
     from tilemma.machine.decode import AddressRow
     from tilemma.machine.state import Warp
 
-# Data registers of an access at most; the place of the reader in a warp's block.
+# Data registers of an access at most.
 MOST_REGISTERS = 8
-_READER = 5
 _NO_SHADOW = -2
+# The kinds of the events of accesses that ``grid.c`` makes.
+EVENTS = {
+    "SHARED_LOAD": "ld", "SHARED_STORE": "st", "GLOBAL_LOAD": "ld", "GLOBAL_STORE": "st",
+    "MATRIX_LOAD": "ldmatrix", "COPY": "cp.async",
+}  # fmt: skip
 _Byte = ctypes.c_char
 # No lane of a cp.async reads.
 _NOTHING_READ = 1 << 62
@@ -40,8 +45,8 @@ def address_of(array: Any) -> int:
 
 def block(values: Sequence[int]) -> tuple[Any, int]:
     """An array of ``values``, and its address."""
-    array = np.array(values, np.int64)
-    return array, address_of(array)
+    array = (ctypes.c_int64 * len(values))(*values)
+    return array, ctypes.addressof(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +98,21 @@ class PlainAccess:
     agent: Any = None
 
 
-def warp_block(w: Warp) -> tuple[Any, int]:
+def warp_record(w: Warp) -> Any:
     """The parts of a warp that the library needs: its registers, clocks, memories and place."""
     cta = w.cta
     cluster, memory = cta.cluster, cta.machine.memory
-    return block([
-        w.registers, w.first, cluster.clocks.block[1], cluster.events.block[1], cta.shared.block[1], -1,
-        memory.block[1], cluster.serial + 1,
-    ])  # fmt: skip
+    place = map(ctypes.addressof, (cluster.clocks.record, cluster.events.record, cta.shared.record))
+    record = WarpRecord(w.registers, w.first, *place, -1, memory.block[1], cluster.serial + 1)
+    record.cta, record.copies = ctypes.addressof(cta.record), -1
+    return record
 
 
 def _reader(w: Warp) -> Any:
     """The warp as a reader of its CTA's shared memory."""
     if w.reader is None:
         w.reader = w.cta.shared.reader_of(w.row)
-        w.native_block[0][_READER] = w.reader.number
+        w.record.reader = w.reader.number
     return w.reader
 
 
@@ -122,8 +127,7 @@ def shared_load(w: Warp, ins: Instruction, access: AccessBlock, m: Any) -> bool:
     if extra < 0:
         return False
     events.new(w.first, cluster.clocks.now[w.row], w.access("ld", ins))
-    reader.last = event + 31
-    shared.last_read = max(shared.last_read, event + 31)
+    shared.has_read(reader, event + 31)
     machine.performance.add("bank-conflict", ins, extra)
     return True
 
@@ -138,7 +142,7 @@ def shared_store(w: Warp, ins: Instruction, access: AccessBlock, m: Any) -> bool
     if extra < 0:
         return False
     events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins))
-    shared.last_write = max(shared.last_write, event + 31)
+    shared.wrote(event + 31)
     machine.performance.add("bank-conflict", ins, extra)
     return True
 
@@ -221,7 +225,7 @@ def copy_issue(
             events.new(w.first, cluster.clocks.now[w.row], w.access("ld", ins))
         machine.performance.add("uncoalesced", ins, (found & 0xFFFFFFFF) >> 1)
     event = events.new(column, _NEVER, w.access("cp.async", ins), unordered=True)
-    shared.last_write = max(shared.last_write, event + 31)
+    shared.wrote(event + 31)
     machine.performance.add("bank-conflict", ins, passes.value)
     return event, (copy, ctypes.addressof(copy))
 
@@ -230,7 +234,7 @@ def copy_complete(w: Warp, copy: Any) -> None:
     """Complete a copy of the native library: its memory, and its address there."""
     shared = w.cta.shared
     shared.origins()
-    w.cta.machine.native.copy_complete(shared.block[1], copy[1])
+    w.cta.machine.native.copy_complete(ctypes.addressof(shared.record), copy[1])
 
 
 def matrix_load(
@@ -247,8 +251,7 @@ def matrix_load(
     if extra < 0:
         return False
     events.new(clocks.collective(row, w), clocks.now[row], w.access("ldmatrix", ins), alone=w.first)
-    reader.last = event + 31
-    shared.last_read = max(shared.last_read, event + 31)
+    shared.has_read(reader, event + 31)
     machine.performance.add("bank-conflict", ins, extra)
     if origins is not None:
         w.origins.update(zip(ids, origins, strict=True))

@@ -1,41 +1,46 @@
-"""Frames that run in C (``frame.c``): sequences on registers, plain accesses to memory and branches of whole
-frames, up to the first step that is something else, and the records of them that the Python side keeps."""
+"""Frames that run in C (``grid.c``): sequences on registers, plain accesses to memory, branches of all lanes and
+barriers, up to the first step that is something else; and the records of them on the Python side."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilemma.machine import starvation
+from tilemma.machine.native import twister
 from tilemma.machine.native.blocks import COPY as COPY_SIZE
-from tilemma.machine.native.blocks import PlainAccess, address_of
+from tilemma.machine.native.blocks import EVENTS, PlainAccess, address_of
+from tilemma.machine.native.records import GridRecord
 
 if TYPE_CHECKING:
-    from tilemma.machine.program import Program, Step
+    from tilemma.machine.program import Program
     from tilemma.machine.scheduler import Machine
-    from tilemma.machine.state import Frame, Warp
+    from tilemma.machine.state import Frame
 
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
-) = range(10)  # fmt: skip
-# How a call ends: at another step, with the budget spent, within a sequence, or with its tables full.
-STOPPED, SPENT, PARTLY, FULL = range(4)
+    BARRIER,
+) = range(11)  # fmt: skip
+# How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
+# an operation is to be completed or a wait to time out, where only starved warps are left, where none is ready.
+STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE = range(9)
 _KINDS = {
-    "SHARED_LOAD": (SHARED_LOAD, "ld", "bank-conflict"), "SHARED_STORE": (SHARED_STORE, "st", "bank-conflict"),
-    "GLOBAL_LOAD": (GLOBAL_LOAD, "ld", "uncoalesced"), "GLOBAL_STORE": (GLOBAL_STORE, "st", "uncoalesced"),
-    "MATRIX_LOAD": (MATRIX_LOAD, "ldmatrix", "bank-conflict"), "COPY": (COPY, "cp.async", "bank-conflict"),
+    "SHARED_LOAD": (SHARED_LOAD, "bank-conflict"), "SHARED_STORE": (SHARED_STORE, "bank-conflict"),
+    "GLOBAL_LOAD": (GLOBAL_LOAD, "uncoalesced"), "GLOBAL_STORE": (GLOBAL_STORE, "uncoalesced"),
+    "MATRIX_LOAD": (MATRIX_LOAD, "bank-conflict"), "COPY": (COPY, "bank-conflict"),
 }  # fmt: skip
 # `program.BRANCH`, whose module imports this one.
 _BRANCH = 2
-# As in ``frame.c``.
-_EVENTS, _ORIGINS, _COPIES = 256, 64, 16
-_GIVEN, _CHANGED = struct.Struct("26q"), struct.Struct("11q")
-_OUT = 15 * 8
-# Steps of one call at most.
-_LIMIT = 1 << 20
+# As in ``grid.c``.
+_ORIGINS, _COPIES, _LOADS = 64, 16, 64
+# Events for which there must be room, and steps of one call, at most.
+_ROOM, _LIMIT = 2, 1 << 20
+_NEVER = 1 << 62
 
 
 class Table:
@@ -60,6 +65,8 @@ class Table:
             elif step.kind == _BRANCH:
                 if not step.targets and step.target >= 0:
                     self.array[at] = BRANCH, step.target, guard, 0, 0, 0, 0
+            elif step.barrier >= 0:
+                self.array[at] = BARRIER, 0, guard, step.barrier, 0, 0, 0
             elif step.plain is not None and step.run is step.encoded and _untracked(step.plain, program.followed):
                 self._access(at, guard, step.plain)
         self.kinds: list[int] = self.array[:, 0].tolist()
@@ -68,11 +75,11 @@ class Table:
         if plain.kind == "EXCHANGE":
             self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
             return
-        kind, event, about = _KINDS[plain.kind]
+        kind, about = _KINDS[plain.kind]
         lanes = 0 if plain.lanes is None else address_of(plain.lanes)
         halves = 0 if plain.halves is None else address_of(plain.halves)
         self.array[at] = kind, 0, guard, 0, plain.block.address, lanes, halves
-        self.events[at] = event, about, plain.registers
+        self.events[at] = EVENTS[plain.kind], about, plain.registers
         self.matrices |= kind == MATRIX_LOAD
         self.copies |= kind == COPY
 
@@ -90,92 +97,134 @@ class Runner:
     def __init__(self, machine: Machine, table: Table) -> None:
         self.machine, self.table, self.kinds = machine, table, table.kinds
         self.steps = machine.program.steps
-        self.buffer = bytearray(_GIVEN.size + 4 * _EVENTS)
-        kept = (ctypes.c_char * len(self.buffer)).from_buffer(self.buffer)
-        self.address = ctypes.addressof(kept)
-        self.made = (ctypes.c_int32 * _EVENTS).from_buffer(self.buffer, _GIVEN.size)
         covered = (ctypes.c_char * len(machine.covered)).from_buffer(machine.covered)
         self.counted = np.zeros((len(self.steps), 3), np.int64)
         self.surplus = np.zeros((len(self.steps), 3), np.int64)
-        self._kept = kept, covered
+        self.loads, self.issues = (ctypes.c_int64 * _LOADS)(), (ctypes.c_int64 * _COPIES)()
+        self.entries = bytearray()
+        self.early = machine.schedule == "early"
+        self.record = GridRecord(
+            table.address, ctypes.addressof(covered), address_of(self.counted), address_of(self.surplus),
+            twister.state_of(machine.random), machine.by_priority, machine.rate, machine.eagerness * 0.3,
+            ("late", "random", "early").index(machine.schedule) if machine.schedule != "starve" else 1,
+        )  # fmt: skip
+        self.record.loads, self.record.issues = ctypes.addressof(self.loads), ctypes.addressof(self.issues)
+        self._kept = covered
         self._make_room()
-        self.fixed = table.address, ctypes.addressof(covered), address_of(self.counted)
-        self.call = machine.native.run_frame
+        self.address = ctypes.addressof(self.record)
+        self.run_frame, self.run_grid = machine.native.run_frame, machine.native.run_grid
 
     def _make_room(self) -> None:
-        """Room for the copies that a call issues; their agents keep it."""
-        self.copies = np.empty((_COPIES, COPY_SIZE), np.int64)
-        self.room = address_of(self.copies), address_of(self.surplus)
+        """Room for the copies and the origins of one call; who gets them keeps it."""
+        if self.table.copies:
+            self.copies = np.empty((_COPIES, COPY_SIZE), np.int64)
+            self.record.copies = address_of(self.copies)
+        if self.table.matrices:
+            self.origins = np.empty((_ORIGINS, 32, 2), np.int64)
+            self.record.origins = address_of(self.origins)
 
-    def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int, int]:
-        """Run ``f`` from ``pc`` on.
+    def _begin(self) -> Any:
+        record, machine = self.record, self.machine
+        record.executed, record.progress = machine.steps, machine.progress
+        record.limit = min(machine.max_steps, machine.steps + _LIMIT)
+        record.loaded = record.registers = record.issued = 0
+        return record
 
-        Returns how the call ended, the step reached, the budget left, and how many operations of the sequence
-        there have been executed.
-        """
-        w, machine = f.w, self.machine
-        cluster, shared = w.cta.cluster, w.cta.shared
-        events, row = cluster.events, w.row
-        now = cluster.clocks.now[row]
-        room = len(events.column)
-        if room - events.count < _EVENTS:
+    def _end(self, frames: Sequence[Frame]) -> None:
+        record, machine = self.record, self.machine
+        machine.steps, machine.progress = record.executed, record.progress
+        if record.loaded or record.issued:
+            self._enter(frames)
+
+    def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int]:
+        """Run ``f`` from ``pc`` on: how the call ended, the step reached, and the budget left."""
+        record = self._begin()
+        record.pc, record.budget = pc, budget
+        f.share().index = 0
+        how = self.run_frame(self.address, f.address)
+        self._end((f,))
+        if how == PARKED:
+            f.pc = record.pc
+            self.machine.parked.append(f)
+        elif how == FULL:
+            self._grow(f)
+        return how, record.pc, record.budget
+
+    def step(self) -> bool:
+        """`Machine.step`, as often as C can make it."""
+        machine, record, skip = self.machine, self.record, 0
+        while True:
+            how, f = self._run_ready(skip)
+            if how == COMPLETE:
+                if self.early:
+                    machine.complete(machine.pending[0])
+                    return True
+                machine.complete(machine.random.choice(machine.pending))
+                skip = 1
+                continue
+            if how == STARVED:
+                starvation.delayed(machine)
+            elif f is None:
+                return bool(machine.ready) or machine.step_without_ready()
+            elif how == TIMED_OUT:
+                machine.time_out()
+                machine.execute(f, machine.burst())
+            elif how == FULL:
+                self._grow(f)
+                machine.execute(f, record.budget)
+            else:
+                machine.execute(f, record.budget, how)
+            return True
+
+    def _run_ready(self, skip: int) -> tuple[int, Frame | None]:
+        """How the call ended, and the frame that stopped, if one did."""
+        machine, record = self.machine, self._begin()
+        frames = [*machine.ready, *machine.parked]
+        n = len(frames)
+        if len(self.entries) < 16 * n:
+            self.entries = bytearray(32 * n)
+            self._entries = (ctypes.c_char * len(self.entries)).from_buffer(self.entries)
+            record.entries = ctypes.addressof(self._entries)
+        form = _entries(n)
+        form.pack_into(self.entries, 0, *[x for f in frames for x in (f.address or f.shared_address(), f.pc)])
+        record.ready, record.parked, record.skip = len(machine.ready), len(machine.parked), skip
+        record.until = min(machine.next_watch, machine.next_tick if machine.tick else _NEVER, record.limit)
+        record.pending, record.timeouts = len(machine.pending), bool(machine.timeouts)
+        record.starving, record.polling = bool(machine.starved), bool(machine.polling)
+        record.starved_at = machine.starved_at
+        how = self.run_grid(self.address)
+        machine.starved_at = record.starved_at
+        given = form.unpack_from(self.entries, 0)
+        ready, parked = record.ready, record.parked
+        machine.ready, machine.parked = [], []
+        for i in range(ready + parked):
+            f = frames[given[2 * i]]
+            f.pc = given[2 * i + 1]
+            (machine.ready if i < ready else machine.parked).append(f)
+        self._end(frames)
+        if record.chosen < 0:
+            return how, None
+        f = frames[record.chosen]
+        f.pc = record.pc
+        return how, f
+
+    def _grow(self, f: Frame) -> None:
+        events = f.w.cta.cluster.events
+        if events.record.capacity - events.record.count < _ROOM:
             events.grow()
-            room = len(events.column)
-        collective, origins, place = -1, None, 0
-        if self.table.matrices and w.collective == now:
-            collective = cluster.clocks.columns["collective", row]
-            if shared.origin is not None:
-                origins = np.empty((_ORIGINS, 32, 2), np.int64)
-                place = address_of(origins)
-        column = -1 if w.copies is None else w.copies.column
-        limit = min(machine.max_steps - machine.steps, _LIMIT)
-        _GIVEN.pack_into(
-            self.buffer, 0, w.native, *self.fixed, f.rpc, len(f.lanes), limit, w.floor, now, room, collective,
-            place, column, *self.room, pc, budget, 0, 0, events.count, 0, 0, 0, 0, 0, 0,
-        )  # fmt: skip
-        m = f.m
-        how = self.call(self.address, None if m is None else m.tobytes())
-        (
-            pc, budget, executed, done, count, made, stores, read, written, registers, issued,
-        ) = _CHANGED.unpack_from(self.buffer, _OUT)  # fmt: skip
-        machine.steps += executed
-        machine.progress += stores
-        if made:
-            known, steps = w.by_step, self.made[:made]
-            try:
-                events.info += [known[s] for s in steps]
-            except KeyError:
-                for s in set(steps):
-                    step = s if s >= 0 else ~s
-                    kind = "ld" if s < 0 else self.table.events[s][0]
-                    known[s] = w.access(kind, self.steps[step].instruction)
-                events.info += [known[s] for s in steps]
-            events.count = count
-            if read:
-                w.reader.last = read
-                shared.last_read = max(shared.last_read, read)
-            if written:
-                shared.last_write = max(shared.last_write, written)
-            if registers:
-                events.collective = True
-                if origins is not None:
-                    self._keep(w.origins, origins, steps)
-            if issued:
-                self._issue(w, [self.steps[s] for s in steps if s >= 0 and self.kinds[s] == COPY])
-        return how, pc, budget, done
 
-    def _keep(self, known: dict[int, Any], origins: Any, steps: Sequence[int]) -> None:
-        """Enter the origins of what ldmatrix has loaded."""
-        names = [r for s in steps if s >= 0 for r in self.table.events[s][2]]
-        known.update(zip(names, origins, strict=False))
-
-    def _issue(self, w: Warp, steps: Sequence[Step]) -> None:
-        """Enter the copies that C has issued, of ``steps`` in order."""
-        address, size = self.room[0], 8 * COPY_SIZE
-        for i, step in enumerate(steps):
-            copy = self.copies[i]
+    def _enter(self, frames: Sequence[Frame]) -> None:
+        """Enter the origins of what ldmatrix has loaded, and the copies that have been issued."""
+        record, at = self.record, 0
+        for entry in self.loads[: record.loaded]:
+            known = frames[entry >> 32].w.origins
+            for register in self.table.events[entry & 0xFFFFFFFF][2]:
+                known[register] = self.origins[at]
+                at += 1
+        for i, entry in enumerate(self.issues[: record.issued]):
+            w, step, copy = frames[entry >> 32].w, self.steps[entry & 0xFFFFFFFF], self.copies[i]
             assert step.plain is not None
-            agent = step.plain.agent(w, step.instruction, copy, (copy, address + i * size))
+            agent = step.plain.agent(w, step.instruction, copy, (copy, record.copies + i * 8 * COPY_SIZE))
             w.copies.open.append(agent)
             self.machine.issue(agent)
         self._make_room()
@@ -189,3 +238,9 @@ class Runner:
                 found.append((kind, self.steps[i].instruction, tuple(table[i].tolist())))
             table[:] = 0
         return found
+
+
+@cache
+def _entries(n: int) -> struct.Struct:
+    """The entries of ``n`` frames: of each its address, or its number, and its step."""
+    return struct.Struct(f"{2 * n}q")

@@ -21,7 +21,7 @@ import numpy as np
 from tilemma.assemble.cache import DiskCache
 from tilemma.machine.native.blocks import address_of
 
-_SOURCES = ("lanes.c", "shadow.c", "frame.c", "sums.c", "clocks.c", "products.c")
+_SOURCES = ("lanes.c", "shadow.c", "clocks.c", "grid.c", "sums.c", "products.c")
 _HEADER = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -124,9 +124,10 @@ def _load(data: bytes) -> None:
     number, mask = ctypes.c_int64, ctypes.c_char_p
     library.shared_load.argtypes = library.shared_store.argtypes = (pointer, pointer, number, number, mask)
     library.global_load.argtypes = library.global_store.argtypes = (pointer, pointer, number, mask, number)
-    library.run_frame.argtypes = (pointer, mask)
+    library.run_frame.argtypes, library.run_grid.argtypes = (pointer, pointer), (pointer,)
     library.shared_load.restype = library.shared_store.restype = number
-    library.global_load.restype = library.global_store.restype = library.run_frame.restype = number
+    library.global_load.restype = library.global_store.restype = number
+    library.run_frame.restype = library.run_grid.restype = number
     library.copy_issue.argtypes = (pointer, pointer, pointer, *(number,) * 4, mask, pointer, pointer)
     library.matrix_load.argtypes = (pointer, pointer, number, number, mask, pointer, pointer)
     library.copy_issue.restype = library.matrix_load.restype = number

@@ -7,19 +7,23 @@
 
 enum { SLOW = -1, NO_SHADOW = -2 };
 
-typedef struct { int32_t *seen; int64_t capacity; } Clocks;
-typedef struct { int32_t *column, *clock, *alone; int64_t collective; } Events;
+/* `records.py` says what the fields are that both sides use. */
+typedef struct { int32_t *seen; int64_t capacity; int32_t *fenced; int64_t used, *now, *foreign; } Clocks;
+typedef struct { int32_t *column, *clock, *alone; int64_t *made, collective, count, capacity; } Events;
 /* `low` and `high` enclose the mbarriers in use. */
 typedef struct {
-  int64_t base, limit; uint8_t *data; int32_t *writer, *reads; int64_t readers, stride, *last, *wgmma, *origin, low, high;
+  int64_t base, limit; uint8_t *data; int32_t *writer, *reads; int64_t readers, stride, *last, *wgmma, *origin, low, high,
+  last_write, last_read;
 } Shared;
 typedef struct {
   int64_t base, size; uint8_t *data; int64_t writable, holes; int64_t *writer, *reader, *other; int64_t logged;
 } Allocation;
 typedef struct { int64_t count; Allocation *table; } Memory;
+/* Warps that wait at barrier `number` in C: `arrived` of them. */
+typedef struct { int64_t first_thread, warps, live_warps, partial, arrived, number; } Cta;
 typedef struct {
   void **registers; int64_t first; Clocks *clocks; Events *events; Shared *shared; int64_t reader; Memory *memory;
-  int64_t serial;
+  int64_t serial; Cta *cta; int64_t floor, known_clock, known_column, copies, fences, starved; double priority;
 } Warp;
 /* Bytes a lane; the address: its register's bytes, row and offset; the data registers: their number, bytes of each in
  * memory, whether these have a sign, and for each its bytes and its row.  `approved`: the base of the array whose type

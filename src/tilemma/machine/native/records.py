@@ -1,0 +1,53 @@
+"""The records that Python and the native library share, field by field as in ``shadow.c`` and ``grid.c``.
+
+Python reads and writes them where they are, so that a call needs no copies of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_NUMBER, _FLOAT = ctypes.c_int64, ctypes.c_double
+
+
+def _record(name: str, fields: str, *, floats: tuple[str, ...] = ()) -> Any:
+    """A structure of integers and addresses of 64 bits, and of doubles."""
+    kinds = [(f, _FLOAT if f in floats else _NUMBER) for f in fields.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": kinds, "__slots__": ()})
+
+
+# `now`: the clock of each warp; `foreign`: whether it knows of other clusters; `used`: columns in the tables.
+ClockRecord = _record("ClockRecord", "seen capacity fenced used now foreign")
+EventRecord = _record("EventRecord", "column clock alone made collective count capacity")
+SharedRecord = _record(
+    "SharedRecord",
+    "base limit data writer reads readers stride last wgmma origin low high last_write last_read",
+)
+# `floor`: shared accesses up to this event are ordered before the warp.  `known_clock`: up to it the lanes know of
+# its collective reads, in `known_column`.  `copies`: the column of its cp.async, or -1.
+# `fences`: it may know of sequentially consistent fences.
+WarpRecord = _record(
+    "WarpRecord",
+    "registers first clocks events shared reader memory serial cta floor known_clock known_column copies fences"
+    " starved priority",
+    floats=("priority",),
+)
+# `partial`: barriers at which some warps have arrived in Python; the rest is used within one call.
+CtaRecord = _record("CtaRecord", "first_thread warps live_warps partial arrived number")
+# `whole`: all 32 lanes; else `mask` has a byte each.
+FrameRecord = _record("FrameRecord", "warp reconverge lanes whole index mask0 mask1 mask2 mask3")
+GridRecord = _record(
+    "GridRecord",
+    # The same in all calls.
+    "steps covered counted surplus random by_priority rate eagerness schedule"
+    # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier.
+    " entries ready parked skip limit until pending timeouts starving polling starved_at origins copies"
+    # Changed by a call.
+    " executed progress chosen pc budget done loaded registers issued loads issues",
+    floats=("rate", "eagerness"),
+)
+
+
+def address(record: Any) -> int:
+    return ctypes.addressof(record)
