@@ -116,7 +116,7 @@ CASES = [
     Case("not-in-target", wgmma, lambda p: p.replace("sm_90a", "sm_90"), assembles=False),
     Case("tensor-map-inadmissible", tma, change("load-a", "[%r14]", "[%r14+16]")),
     Case("copy-by-many", bulk_store, lambda p: p.replace("setp.ne.u32 %p0, %t, 0; @%p0 bra SYNC", "setp.ge.u32 %p0, %t, 32; @%p0 bra SYNC")),
-    Case("step-limit", plain("L: mov.b32 %r0, 1; // @loop"), insert("loop", "  bra L;"), schedules=1),
+    Case("step-limit", plain("L: add.s32 %r0, %r0, 1; // @loop"), insert("loop", "  bra L;"), schedules=1),
     Case("trap", plain("  mov.b32 %r0, 1; // @here"), insert("here", "  trap;")),
 ]  # fmt: skip
 

@@ -131,7 +131,7 @@ class Decoder:
         self.used: set[str] = set()
         # A plain access to memory, which the compiled library can make without leaving the frame.
         self.plain: PlainAccess | None = None
-        # The number of a barrier of all threads of the CTA.
+        # The number of a barrier of all threads of the CTA, or the row of the member mask of one of a warp.
         self.barrier = -1
         # The lanes that must execute it together: see ``convergence``.
         self.membership = -2

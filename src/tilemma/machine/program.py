@@ -61,7 +61,7 @@ class Step:
     encoded: Callable[..., Any] | None = None
     # An access that the native library makes within a frame; None for other steps.
     plain: PlainAccess | None = None
-    # The number of a barrier of all threads of the CTA, -1 for other steps.
+    # The number of a barrier of all threads of the CTA, the row of the member mask of one of a warp; else -1.
     barrier: int = -1
     # The checks around ``encoded``, where there are some.
     checks: Checks | None = None

@@ -18,7 +18,7 @@ from tilemma.machine.syntax import Immediate, Instruction
 
 @instruction("bar.warp.sync")
 def warp_sync(d: Decoder) -> None:
-    mask = d.membership = d.src(d.operands[0], "b32")
+    mask = d.membership = d.barrier = d.src(d.operands[0], "b32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:

@@ -104,7 +104,8 @@ def warp_record(w: Warp) -> Any:
     cluster, memory = cta.cluster, cta.machine.memory
     place = map(ctypes.addressof, (cluster.clocks.record, cluster.events.record, cta.shared.record))
     record = WarpRecord(w.registers, w.first, *place, -1, memory.block[1], cluster.serial + 1)
-    record.cta, record.copies = ctypes.addressof(cta.record), -1
+    record.cta = ctypes.addressof(cta.record)
+    record.copies = record.known_column = -1
     return record
 
 

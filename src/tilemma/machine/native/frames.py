@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
-    BARRIER,
-) = range(11)  # fmt: skip
+    BARRIER, WARP_BARRIER,
+) = range(12)  # fmt: skip
 # How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
 # an operation is to be completed or a wait to time out, where only starved warps are left, where none is ready.
 STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE = range(9)
@@ -66,7 +66,8 @@ class Table:
                 if not step.targets and step.target >= 0:
                     self.array[at] = BRANCH, step.target, guard, 0, 0, 0, 0
             elif step.barrier >= 0:
-                self.array[at] = BARRIER, 0, guard, step.barrier, 0, 0, 0
+                kind = BARRIER if step.instruction.parts[1] != "warp" else WARP_BARRIER
+                self.array[at] = kind, 0, guard, step.barrier, 0, 0, 0
             elif step.plain is not None and step.run is step.encoded and _untracked(step.plain, program.followed):
                 self._access(at, guard, step.plain)
         self.kinds: list[int] = self.array[:, 0].tolist()

@@ -6,7 +6,8 @@
  */
 
 enum {
-  OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER
+  OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER,
+  WARP_BARRIER
 };
 /* How a call ends: at another step; with the budget spent; within a sequence; with tables full; at a barrier where the
  * frame now waits; where Python is to complete an operation, let a wait time out, or look itself. */
@@ -112,6 +113,36 @@ static int exchanged(const Warp *w, const Exchange *x) {
   return 1;
 }
 
+/* `Clocks.collective`: a lane that executes a collective read knows all of it. */
+static void know_collective(const Warp *w, int64_t now) {
+  if (w->known_clock == now) return;
+  ((Warp *)w)->known_clock = now;
+  for (int64_t i = w->first; i < w->first + 32; i++)
+    for (int j = 0; j < 32; j++) w->clocks->seen[i * w->clocks->capacity + w->known_column + j] = (int32_t)now;
+}
+
+/* Threads from `first` on learn what any of them knows, and their warps' clocks advance. */
+static void synchronise(Clocks *c, int64_t first, int64_t threads) {
+  int32_t scratch[c->used];
+  clocks_join(c->seen, c->capacity, c->used, 0, first, threads, scratch);
+  clocks_join(c->fenced, c->capacity, c->used, 0, first, threads, scratch);
+  for (int64_t i = first; i < first + threads; i += 32) clocks_tick(c->seen, c->capacity, i, (int32_t)++c->now[i / 32]);
+}
+
+/* Whether a warp carries nothing but clocks of its cluster to a barrier. */
+static int only_clocks(const Warp *w) { return !w->fences && !w->clocks->foreign[w->first / 32]; }
+
+/* Whether bar.warp.sync has been executed: by the whole warp, each lane with all in its mask, the row `mask`. */
+static int warp_synchronised(const Warp *w, int64_t mask) {
+  const uint32_t *members = (uint32_t *)w->registers[1] + 32 * mask;
+  if (!only_clocks(w)) return 0;
+  for (int i = 0; i < 32; i++)
+    if (members[i] != 0xffffffff) return 0;
+  synchronise(w->clocks, w->first, 32);
+  if (w->cta->warps == 1) ((Warp *)w)->floor = w->events->count << 5;
+  return 1;
+}
+
 /* Whether a cp.async has been issued. */
 static int copy_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
   const Warp *w = f->warp;
@@ -157,9 +188,10 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
       g->progress++;
       break;
     case MATRIX_LOAD:
-      if (w->reader < 0 || w->known_clock != now || m) return 0;
+      if (w->reader < 0 || w->known_column < 0 || m) return 0;
       extra = matrix_load(w, x, w->floor, event, s->lanes, s->halves, g->origins + 64 * g->registers);
       if (extra < 0) return 0;
+      know_collective(w, now);
       if (shared->last_read < event + 31) shared->last_read = event + 31;
       if (shared->origin) {
         g->loads[g->loaded++] = f->index << 32 | pc;
@@ -188,8 +220,7 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
 static int may_park(const Frame *f, int64_t number) {
   const Warp *w = f->warp;
   const Cta *c = w->cta;
-  return f->whole && !c->partial && c->live_warps == c->warps && (!c->arrived || c->number == number) && !w->fences &&
-         !w->clocks->foreign[w->first / 32];
+  return f->whole && !c->partial && c->live_warps == c->warps && (!c->arrived || c->number == number) && only_clocks(w);
 }
 
 /* Run the frame `g->chosen` from `g->pc` on, for `g->budget` visible steps. */
@@ -242,8 +273,9 @@ int64_t run_frame(Grid *g, const Frame *f) {
       w->cta->number = s->count;
       return PARKED;
     }
-    if (s->kind == EXCHANGE) {
-      if (m || !exchanged(w, s->data)) return STOPPED;
+    if (s->kind == EXCHANGE || s->kind == WARP_BARRIER) {
+      if (m || !(s->kind == EXCHANGE ? exchanged(w, s->data) : f->whole && warp_synchronised(w, s->count)))
+        return STOPPED;
       g->covered[pc] = 1;
       g->executed++;
       g->pc++;
@@ -271,13 +303,7 @@ static void release(Grid *g, Frame **ready, Frame **parked, const Cta *c) {
     ready[g->ready++] = parked[i];
   }
   g->parked = kept;
-  Clocks *clocks = any->clocks;
-  int32_t scratch[clocks->used];
-  int64_t threads = 32 * c->warps, capacity = clocks->capacity;
-  clocks_join(clocks->seen, capacity, clocks->used, 0, c->first_thread, threads, scratch);
-  clocks_join(clocks->fenced, capacity, clocks->used, 0, c->first_thread, threads, scratch);
-  for (int64_t first = c->first_thread; first < c->first_thread + threads; first += 32)
-    clocks_tick(clocks->seen, capacity, first, (int32_t)++clocks->now[first / 32]);
+  synchronise(any->clocks, c->first_thread, 32 * c->warps);
   for (int64_t i = g->ready - c->warps; i < g->ready; i++) ((Warp *)ready[i]->warp)->floor = any->events->count << 5;
   ((Cta *)c)->arrived = 0;
   g->progress++;
