@@ -45,20 +45,21 @@ def test_parts_of_the_steps_are_added(target: str, kernels: Kernels, monkeypatch
     how = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2)}
     bias, c = testing.random_array((40,), "f32", 3), testing.random_array((3, 5, 13, 40), "f16", 4)
     got = ops.conv2d(x, w, **how, bias=bias, c=c, beta=2.0, alpha=0.5, activation="relu")
-    assert kernels == ["convolution_tiles", "add_parts"]
+    assert kernels == ["convolution_tiles", "add_tiles"]
     agree(x, w, got, how, lambda y: np.maximum(0.5 * y + 2.0 * c.astype(np.float64) + bias, 0))
 
 
 @TARGETS
-@pytest.mark.parametrize("stride", [(1, 1), (1, 2), (3, 4)])
+@pytest.mark.parametrize("stride, dilation", [((1, 1), 1), ((1, 2), 2), ((3, 4), 1), ((2, 2), 2), ((2, 2), 1)])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_rows_of_few_channels_are_contracted_as_runs(
-    target: str, kernels: Kernels, stride: tuple[int, int], parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    target: str, kernels: Kernels, stride: tuple[int, int], dilation: int, parts: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(convolution, "operands", lambda *given: joined(Operands(*given[:5]), given[5].shape))
     monkeypatch.setattr(convolution, "tile", lambda *_, **__: ConvolutionTile(2, 4, 8, 64, 32, 1, SPLIT=parts))
     x, w = testing.random_array((3, 10, 13, 3), "f16", 1), testing.random_array((40, 3, 5, 3), "f16", 2)
-    how = {"stride": stride, "padding": (1, 2), "dilation": (2, 1)}
+    how = {"stride": stride, "padding": (1, 2), "dilation": (dilation, 1)}
     got = ops.conv2d(np.asfortranarray(x), w[::-1], **how)
     assert kernels[:3] == ["padded_images", "joined_filters", "convolution_tiles"]
     agree(x, w[::-1], got, how)
@@ -67,9 +68,8 @@ def test_rows_of_few_channels_are_contracted_as_runs(
 def test_few_tiles_are_divided_into_parts() -> None:
     reach = Reach(3, 1), Reach(3 * 1280, 1280)
     few, many = ((8, 8, 8, 1280), (1280, 3, 3, 1280), reach), ((8, 64, 64, 320), (320, 3, 3, 320), reach)
-    assert tile(*few, Hardware(), on_cpu=False, divisible=True).SPLIT > 1
-    assert tile(*few, Hardware(), on_cpu=False).SPLIT == 1
-    assert tile(*many, Hardware(), on_cpu=False, divisible=True).SPLIT == 1
+    assert tile(*few, Hardware(), on_cpu=False).SPLIT > 1
+    assert tile(*many, Hardware(), on_cpu=False).SPLIT == 1
 
 
 def test_overlapping_windows_are_neighbours_in_a_tile() -> None:
@@ -79,16 +79,3 @@ def test_overlapping_windows_are_neighbours_in_a_tile() -> None:
     result = (4, 32, 32, 64)
     given = joined(Operands(x, w, (2, 2), (3, 3), (1, 1)), result)
     assert tile(result, given.w.shape, given.reach, Hardware(), on_cpu=False).TILE_Q >= 8
-
-
-def test_evenly_spaced_pixels_are_the_rows_of_a_matrix() -> None:
-    whole = np.arange(2 * 3 * 4 * 8).reshape(2, 3, 4, 8)
-    same = np.broadcast_to(whole[0, 0, 0], whole.shape)
-    for x in (whole, whole[..., 2:5], whole[:, :, :1], whole[:1, :1], same):
-        found = convolution._matrix(describe(x))
-        assert found is not None and found.shape == (1, x[..., 0].size, x.shape[-1])
-        place = found.pointer - whole.ctypes.data
-        at = place // 8 + np.arange(found.shape[1])[:, None] * found.strides[1] + np.arange(found.shape[2])
-        assert np.array_equal(whole.reshape(-1)[at], x.reshape(-1, x.shape[-1]))
-    for x in (whole[:, :2], whole[:, :, 1:], whole[:, ::2], whole.transpose(0, 2, 1, 3)):
-        assert convolution._matrix(describe(x)) is None

@@ -40,10 +40,9 @@ def test_many_random_calls_are_within_the_bound(name: str, first: int) -> None:
 # Tiles of the size that a GPU gets, one and two warpgroups.
 SMALL = {"TILE_M": 64, "TILE_N": 64, "GROUPS": 1}
 LARGE = {"TILE_M": 128, "TILE_N": 128, "GROUPS": 2}
-STORED = {**LARGE, "STORE": "tma"}
-TILES: dict[str, tuple[dict[str, Any], ...]] = {
-    "gated": ({**SMALL, "TILE_K": 32}, {**LARGE, "TILE_K": 64}, STORED),
-    "sparse": (SMALL, LARGE, STORED),
+TILES: dict[str, tuple[dict[str, int], ...]] = {
+    "gated": ({**SMALL, "TILE_K": 32}, {**LARGE, "TILE_K": 64}),
+    "sparse": (SMALL, LARGE),
     "mixed": ({"TILE_M": 16, "TILE_K": 64, "GROUPS": 1}, {"TILE_M": 24, "TILE_K": 128, "GROUPS": 2}),
     "convolution": (
         {"TILE_B": 1, "TILE_P": 8, "TILE_Q": 8, "GROUPS": 1},
@@ -53,15 +52,13 @@ TILES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 @pytest.mark.parametrize(
-    "name, tile, arch, seed", pairwise(FORMS, (0, 1, 2), ("sm_90a", "sm_80"), range(examples(24)))
+    "name, tile, arch, seed", pairwise(FORMS, (0, 1), ("sm_90a", "sm_80"), range(examples(24)))
 )
 def test_calls_on_the_machine(name: str, tile: int, arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compute = forms.run
 
     def run(ready: forms.Prepared) -> None:
-        changed = [
-            replace(s, constants={**s.constants, **TILES[name][tile % len(TILES[name])]}) for s in ready.steps
-        ]
+        changed = [replace(s, constants={**s.constants, **TILES[name][tile]}) for s in ready.steps]
         compute(replace(ready, steps=tuple(changed)), "machine", arch=arch, seed=seed)
 
     monkeypatch.setattr(forms, "run", run)
@@ -310,9 +307,9 @@ def test_results_without_elements() -> None:
     assert ops.conv2d(IMAGE[:0], FILTER).shape == (0, 2, 2, 8)
 
 
-WIDE = {"TILE_M": 128, "TILE_N": 256, "STORE": "tma"}
+WIDE = {"TILE_M": 128, "TILE_N": 256}
 LARGEST: dict[str, tuple[Any, dict[str, Any]]] = {
-    "gated": (gated_tiles, {**LARGE, "TILE_K": 64, "STORE": "tma"}),
+    "gated": (gated_tiles, {**LARGE, "TILE_K": 64}),
     "sparse f16": (sparse_tiles, {**WIDE, "TILE_K": 64, "SPAN": 2}),
     "sparse e4m3": (
         sparse_tiles, {**WIDE, "TILE_K": 128, "SPAN": 1, "TA": "f8_e4m3", "TB_": "f8_e4m3", "TO": "bf16"},
@@ -328,6 +325,6 @@ def test_large_tiles_leave_room_for_copies_ahead(name: str) -> None:
     plan = compiled.explain()
     rings = [d.data["stages"] for d in plan.decisions if d.pass_name == "pipeline" and "stages" in d.data]
     assert rings and min(rings) >= 3
-    assert any(c["from"].startswith("out_s") and c["engine"] == "tma" for c in plan.copies)
+    assert any(c["to"].startswith("out[") and c["engine"] == "tma" for c in plan.copies)
     cubin = compiled.assembled()
     assert not cubin.spills and not cubin.warnings

@@ -7,23 +7,23 @@ import numbers
 from dataclasses import replace
 from typing import Any
 
-from tilemma import dtypes
-from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import described
+from tilemma.kernels import Kernel
 from tilemma.ops import forms
 from tilemma.ops.arguments import Call, Rules, ending, transposed
-from tilemma.ops.convolution_kernels import convolution_tiles
+from tilemma.ops.convolution_kernels import add_tiles, convolution_tiles
 from tilemma.ops.convolution_operands import Operands, operands
 from tilemma.ops.convolution_plan import ConvolutionTile, tile
 from tilemma.ops.forms import Prepared
 from tilemma.ops.gradients import differentiable
-from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.refusals import ConvolutionExtent
-from tilemma.ops.steps import MANY, Step, absent, epilogue_constants, part
+from tilemma.ops.steps import Source, Step, epilogue_constants, part
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, row_major
 
+# An array of a kernel call, and what it is a part of.
+Given = tuple[ArrayRef, Source]
 # The largest stride, padding and dilation.
 MOST = 1024
 RULES = Rules("conv2d", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
@@ -95,81 +95,60 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         call.a, call.b, result, c_ if epilogue.addend == "c" else None, bias_, "row", "row", alpha, beta, epilogue,
         swapped=False, outer=(),
     )  # fmt: skip
-    flat = _flat(problem)
     on_cpu, on = result.device[0] == "cpu", hardware(result.device)
-    block = tile(result.shape, read.w.shape, read.reach, on, on_cpu=on_cpu, divisible=flat is not None)
-    if flat is not None and block.SPLIT > 1:
-        return _in_parts(read, problem, flat, block, out, made)
-    return _whole(read, problem, block, out, made)
+    block = tile(result.shape, read.w.shape, read.reach, on, on_cpu=on_cpu)
+    steps = _in_parts(read, problem, block) if block.SPLIT > 1 else (_whole(read, problem, block),)
+    work = dict(read.work)
+    if block.SPLIT > 1:
+        work["partial"] = (steps[0].args[4].shape, "f32")
+    return Prepared((*read.before, *steps), out, made, result, work)
 
 
-def _whole(given: Operands, problem: Problem, block: ConvolutionTile, out: Any, made: bool) -> Prepared:
+def _whole(given: Operands, problem: Problem, block: ConvolutionTile) -> Step:
     """The call of the kernel that computes ``problem``."""
+    addend, biases, values = _ending(problem)
+    for name, pair in (("STRIDE", given.stride), ("PADDING", given.padding), ("DILATION", given.dilation)):
+        values |= {f"{name}_H": pair[0], f"{name}_W": pair[1]}
+    values |= {"T": given.x.dtype.name, **block.constants}
+    taken = [(part(x, 0), (n, 0)) for x, n in zip((given.x, given.w), given.sources, strict=True)]
+    taken += [addend, biases, (part(problem.out, 0), ("out", 0))]
+    return _step(convolution_tiles, taken, problem, values)
+
+
+def _in_parts(given: Operands, problem: Problem, block: ConvolutionTile) -> tuple[Step, Step]:
+    """The call that computes sums of parts of the steps, and the one that adds these in order and applies the
+    epilogue."""
     result = problem.out
+    tiles = block.tiles(result.shape)
+    shape = (block.SPLIT, tiles, block.rows, result.shape[3])
+    partial = describe(empty_like_first(problem.lhs, shape, "f32"))._replace(writable=True)
+    plain = replace(problem, out=partial, c=None, bias=None, alpha=1.0, beta=0.0, epilogue=Epilogue())
+    first = _whole(given, plain, block)
+    sources = (*first.sources[:-1], ("work.partial", 0))
+    names = {"OUT0": "PARTS", "OUT1": "TILES", "OUT2": "PIXELS"}
+    first = replace(first, sources=sources, constants={**first.constants, **names})
+    addend, biases, values = _ending(problem)
+    values |= {name: block.constants[name] for name in ("TILE_B", "TILE_P", "TILE_Q", "SPLIT")}
+    taken = [(partial, ("work.partial", 0)), addend, biases, (part(result, 0), ("out", 0))]
+    return first, _step(add_tiles, taken, problem, values)
+
+
+def _ending(problem: Problem) -> tuple[Given, Given, dict[str, Any]]:
+    """The addend and the bias of ``problem``, and the compile-time values of its epilogue."""
     addend = forms.nothing(problem, (1, 1, 1, 1)) if problem.c is None else (part(problem.c, 0), ("c", 0))
     biases = forms.nothing(problem, (1, 1)) if problem.bias is None else (part(problem.bias, 0), ("bias", 0))
-    values = epilogue_constants(problem, addend[0], biases[0], result)
+    values = epilogue_constants(problem, addend[0], biases[0], problem.out)
     values |= {"BIAS": "O" if problem.bias is not None else 1}
     for name in ("C0", "C1"):
         del values[name]
     if problem.c is None:
         values |= dict.fromkeys(("C_IMAGES", "C_P", "C_Q", "C_O"), 1)
-    for name, pair in (("STRIDE", given.stride), ("PADDING", given.padding), ("DILATION", given.dilation)):
-        values |= {f"{name}_H": pair[0], f"{name}_W": pair[1]}
-    values |= {"T": given.x.dtype.name, **block.constants}
-    taken = [(part(x, 0), (n, 0)) for x, n in zip((given.x, given.w), given.sources, strict=True)]
-    taken += [addend, biases, (part(result, 0), ("out", 0))]
-    scalars = problem.alpha, problem.beta
-    step = Step(convolution_tiles, (*(y for y, _ in taken), *scalars), values, tuple(s for _, s in taken))
-    return Prepared((*given.before, step), out, made, result, given.work)
+    return addend, biases, values
 
 
-def _in_parts(
-    given: Operands, problem: Problem, flat: Problem, block: ConvolutionTile, out: Any, made: bool
-) -> Prepared:
-    """Sums of parts of the steps, and the call that adds them in order and applies the epilogue, of ``flat``."""
-    result, parts = problem.out, block.SPLIT
-    images = cdiv(result.shape[0], block.TILE_B) * block.TILE_B
-    shape = (parts * images, *result.shape[1:])
-    partial = describe(empty_like_first(problem.lhs, shape, "f32"))._replace(writable=True)
-    plain = replace(problem, out=partial, c=None, bias=None, alpha=1.0, beta=0.0, epilogue=Epilogue())
-    ready = _whole(given, plain, block, out, made)
-    *before, step = ready.steps
-    sources = tuple(("work.partial", at) if name == "out" else (name, at) for name, at in step.sources)
-    step = replace(step, sources=sources, constants={**step.constants, "OUT": "PARTS"})
-    rows, columns = math.prod(result.shape[:3]), result.shape[3]
-    sums = partial._replace(
-        shape=(parts, rows, columns), strides=(math.prod(shape) // parts, columns, 1), owner=(partial.owner,)
-    )
-    scale = absent(problem, (1, 1, 1), dtypes.dtype("f32"))[0], ("a", 0)
-    addend = forms.nothing(problem, (1, 1, 1)) if flat.c is None else (part(flat.c, 0), ("c", 0))
-    biases = forms.nothing(problem, (1, 1)) if flat.bias is None else (part(flat.bias, 0), ("bias", 0))
-    taken = [(sums, ("work.partial", 0)), scale, scale, addend, biases, (part(flat.out, 0), ("out", 0))]
-    values = {**epilogue_constants(flat, addend[0], biases[0], flat.out), "SPLIT": parts, "ACC": "f32"}
-    values["EACH"] = 4 if rows * columns >= MANY else 1
-    scalars = problem.alpha, problem.beta
-    last = Step(add_parts, (*(y for y, _ in taken), *scalars), values, tuple(s for _, s in taken))
-    work = {**ready.work, "partial": (shape, "f32")}
-    return replace(ready, steps=(*before, step, last), result=result, work=work)
-
-
-def _flat(problem: Problem) -> Problem | None:
-    """``problem`` with its result and its addend as matrices, if they can be."""
-    out, c = _matrix(problem.out), None if problem.c is None else _matrix(problem.c)
-    return None if out is None or (c is None and problem.c is not None) else replace(problem, out=out, c=c)
-
-
-def _matrix(x: ArrayRef) -> ArrayRef | None:
-    """An array [B, P, Q, O] as a matrix [1, B * P * Q, O] of the same memory; None where its pixels are not evenly
-    spaced."""
-    rows, step = 1, None
-    for extent, stride in reversed(list(zip(x.shape[:3], x.strides[:3], strict=True))):
-        if extent > 1 and step is not None and stride != rows * step:
-            return None
-        if extent > 1 and step is None:
-            step = stride
-        rows *= extent
-    return x._replace(shape=(1, rows, x.shape[3]), strides=(0, step or 0, x.strides[3]), owner=(x.owner,))
+def _step(kernel: Kernel, taken: list[Given], problem: Problem, values: dict[str, Any]) -> Step:
+    given = (*(x for x, _ in taken), problem.alpha, problem.beta)
+    return Step(kernel, given, values, tuple(s for _, s in taken))
 
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:

@@ -20,8 +20,9 @@ from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 Pair = tuple[int, int]
 # Fewer channels than these do not fill a step's instructions.
 _FEW = 16
-# Elements of 16 bits in 16 bytes: TMA steps by these.
-_UNIT = 8
+# Elements of 16 bits in 16 bytes, by which TMA steps, and in a row of the widest swizzle.
+_UNIT, _LINE = 8, 64
+_READS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +64,28 @@ def joined(given: Operands, result: tuple[int, ...]) -> Operands:
     """``given`` with rows of filters as runs of elements, and without padding."""
     x, w, (down, across) = given.x, given.w, given.stride
     images, high, wide, _ = result
+    height, width = w.shape[1:3]
     channels = next(n for n in (1, 2, 4, 8, 16) if n >= x.shape[3] and across * n % _UNIT == 0)
-    run = cdiv(w.shape[2] * channels, 16) * 16
-    rows = (high - 1) * down + given.dilation[0] * (w.shape[1] - 1) + 1
-    columns = cdiv((wide - 1) * across + cdiv(run, channels), _UNIT) * _UNIT
+    # The rows between two of the result become channels, where a window still fits into a line.
+    fold = down if given.dilation[0] == 1 and width * down * channels <= _LINE else 1
+    steps = (down // fold, given.dilation[0])
+    pitch, filters = fold * channels, cdiv(height, fold)
+    run = cdiv(width * pitch, 16) * 16
+    rows = (high - 1) * steps[0] + steps[1] * (filters - 1) + 1
+    columns = cdiv((wide - 1) * across + cdiv(run, pitch), _UNIT) * _UNIT
     work = {
-        "x": ((images, rows, columns, channels), x.dtype.name),
-        "w": ((w.shape[0], w.shape[1], 1, run), w.dtype.name),
+        "x": ((images, rows, columns, pitch), x.dtype.name),
+        "w": ((w.shape[0], filters, 1, run), w.dtype.name),
     }
     made = {n: describe(empty_like_first(x, *spec))._replace(writable=True) for n, spec in work.items()}
-    values = {"T": x.dtype.name, "CHANNELS": channels}
-    padding = {"PADDING_H": given.padding[0], "PADDING_W": given.padding[1]}
+    values = {"T": x.dtype.name, "CHANNELS": channels, "FOLD": fold}
+    padding = {"PITCH": pitch, "PADDING_H": given.padding[0], "PADDING_W": given.padding[1]}
+    # Values that a thread reads before it writes the first.
+    padding["EACH"] = max(1, _READS // pitch)
     before = (
         Step(padded_images, (part(x, 0), part(made["x"], 0)), {**values, **padding}, (("a", 0), ("work.x", 0))),
         Step(joined_filters, (part(w, 0), part(made["w"], 0)), values, (("b", 0), ("work.w", 0))),
     )
     image, row = made["x"].strides[0], made["x"].strides[1]
-    windows = made["x"]._replace(shape=(images, rows, wide, run), strides=(image, row, across * channels, 1))
-    return Operands(
-        windows, made["w"], (down, 1), (0, 0), (given.dilation[0], 1), ("work.x", "work.w"), before, work
-    )
+    windows = made["x"]._replace(shape=(images, rows, wide, run), strides=(image, row, across * pitch, 1))
+    return Operands(windows, made["w"], (steps[0], 1), (0, 0), (steps[1], 1), ("work.x", "work.w"), before, work)

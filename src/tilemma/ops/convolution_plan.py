@@ -16,7 +16,7 @@ _BYTES, _DEPTHS = 2, (64, 32, 16)
 _SUM_BYTES, _LEAST_STEPS = 4, 4
 # Pixels of a tile, and the warpgroups that multiply them.
 _PIXELS = ((256, 2), (128, 2), (64, 1))
-_CHANNELS = (256, 224, 192, 160, 128, 96, 64)
+_CHANNELS = (256, 224, 192, 160, 128, 96, 64, 32, 16)
 # The accumulators of a warpgroup: 64 x 256, and of 128 rows 128 x 128.
 _MOST_RESULT = 64 * 256
 # Estimates: unlike the constants of `plan.py`, they were not measured.
@@ -43,6 +43,11 @@ class ConvolutionTile:
     def rows(self) -> int:
         return self.TILE_B * self.TILE_P * self.TILE_Q
 
+    def tiles(self, result: Sequence[int]) -> int:
+        """The tiles of pixels of ``result``."""
+        images, p, q, _ = result
+        return cdiv(images, self.TILE_B) * cdiv(p, self.TILE_P) * cdiv(q, self.TILE_Q)
+
     @property
     def constants(self) -> dict[str, int]:
         return asdict(self)
@@ -61,13 +66,11 @@ class Reach:
 
 
 def tile(
-    result: Sequence[int], w: Sequence[int], reach: tuple[Reach, Reach], on: Hardware, *, on_cpu: bool,
-    divisible: bool = False,
-) -> ConvolutionTile:  # fmt: skip
+    result: Sequence[int], w: Sequence[int], reach: tuple[Reach, Reach], on: Hardware, *, on_cpu: bool
+) -> ConvolutionTile:
     """The tile of a convolution to ``result``, [B, P, Q, O], by filters ``w``, [O, R, S, C].
 
-    ``divisible``: its steps may be divided into parts.  Among equally fast ones the tile that reads least:
-    neighbouring pixels share most of what a compact one reads.
+    Among equally fast ones the tile that reads least: neighbouring pixels share most of what a compact one reads.
     """
     _, height, width, channels = w
     high, wide = reach
@@ -78,14 +81,13 @@ def tile(
         read = t.TILE_B * high.of(t.TILE_P) * wide.of(t.TILE_Q)
         return round(seconds(t, result, channels, height * width, on), 7), read
 
-    most = height * width if divisible else 0
-    return min(_candidates(result, channels, most, on), key=cost)
+    return min(_candidates(result, channels, height * width, on), key=cost)
 
 
 def seconds(t: ConvolutionTile, result: Sequence[int], channels: int, taps: int, on: Hardware) -> float:
     """The predicted time: rounds of tiles, each of steps as long as their slowest part."""
     images, p, q, o = result
-    tiles = cdiv(images, t.TILE_B) * cdiv(p, t.TILE_P) * cdiv(q, t.TILE_Q) * cdiv(o, t.TILE_O)
+    tiles = t.tiles(result) * cdiv(o, t.TILE_O)
     steps = cdiv(taps * cdiv(channels, t.TILE_C), t.SPLIT)
     clocks = max(
         2 * t.rows * t.TILE_O * t.TILE_C / on.tensor,
@@ -103,14 +105,14 @@ def seconds(t: ConvolutionTile, result: Sequence[int], channels: int, taps: int,
 
 
 def _stages(t: ConvolutionTile, on: Hardware) -> int:
-    """The stages of the ring beside the result."""
+    """The stages of the ring beside the result; sums of parts are stored directly."""
     stage = (t.rows + t.TILE_O) * t.TILE_C * _BYTES
-    stored = _BYTES if t.SPLIT == 1 else _SUM_BYTES
-    return (on.shared - RESERVED - t.rows * t.TILE_O * stored) // stage
+    staged = t.rows * t.TILE_O * _BYTES if t.SPLIT == 1 else 0
+    return (on.shared - RESERVED - staged) // stage
 
 
 def _candidates(result: Sequence[int], channels: int, taps: int, on: Hardware) -> Iterator[ConvolutionTile]:
-    """The tiles of a pipelined kernel.  ``taps``: elements of a filter whose steps may be divided, or 0."""
+    """The tiles of a pipelined kernel, for filters of ``taps`` elements."""
     images, p, q, o = result
     for pixels, groups in _PIXELS:
         for columns in _CHANNELS:

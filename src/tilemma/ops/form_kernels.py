@@ -7,8 +7,11 @@ from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared
 from tilemma.ops.epilogue import Place, activate, epilogue_function
 from tilemma.ops.sums import multiply, zero
 
+# Small tiles too are fed by a producer.  Pairs of blocks that share tiles are no faster, and one may be idle.
+PRODUCER = tm.Pipeline(producer=True, cluster=1)
 
-@tm.kernel
+
+@tm.kernel(pipeline=PRODUCER)
 def gated_tiles(
     x: tm.Global["T", "XB", "X0", "X1"],
     gate: tm.Global["T", "GB", "G0", "G1"],
@@ -25,21 +28,16 @@ def gated_tiles(
     XB="B", GB="B", UB="B", X0="M", X1="K", G0="N", G1="K", U0="N", U1="K", X="row", GATE="row",
     UP="row", C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
     # The plan.
-    TILE_M=128, TILE_N=128, TILE_K=64, GROUPS=2, STORE="direct", GATED="silu",
+    TILE_M=128, TILE_N=128, TILE_K=64, GROUPS=2, GATED="silu",
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
-    """out[b] = alpha * GATED(x[b] x gate[b]) * (x[b] x up[b]) + beta * c[b] + bias; "row": K is contiguous.
-
-    STORE: "tma", through shared memory, or "direct".
-    """
+    """out[b] = alpha * GATED(x[b] x gate[b]) * (x[b] x up[b]) + beta * c[b] + bias; "row": K is contiguous."""
     M, N = out.shape[1], out.shape[2]
     K = x.shape[2 if X == "row" else 1]
     WARP_M = TILE_M // GROUPS
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):
-        if STORE == "tma":
-            out_s = shared(TO, TILE_M, TILE_N)
         x_s = shared(T, TILE_M, TILE_K) if X == "row" else shared(T, TILE_K, TILE_M)
         gate_s = shared(T, TILE_N, TILE_K) if GATE == "row" else shared(T, TILE_K, TILE_N)
         up_s = shared(T, TILE_N, TILE_K) if UP == "row" else shared(T, TILE_K, TILE_N)
@@ -67,15 +65,10 @@ def gated_tiles(
             for i, j in apply(left):
                 value = activate(left[i, j], GATED) * right[i, j]
                 left[i, j] = value if epilogue.plain else epilogue.of(value, at, i, j)
-            if STORE == "tma":
-                mma.store(left, out_s.subspan(WARP_M, TILE_N).at(p, 0))
-            else:
-                mma.store(left, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
-        if STORE == "tma":
-            dma.copy(out_s, out.subspan(1, TILE_M, TILE_N).at(batch, m, n).sqz())
+            mma.store(left, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
 
 
-@tm.kernel
+@tm.kernel(pipeline=PRODUCER)
 def sparse_tiles(
     a: tm.Global["TA", "AB", "M", "HALF"],
     b: tm.Global["TB_", "BB", "B0", "B1"],
@@ -91,23 +84,20 @@ def sparse_tiles(
     # Dimensions of the arrays, and which of them are contiguous.
     AB=1, BB="B", EB=1, B0="N", B1="K", RHS="row", C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
     # The plan.
-    TILE_M=128, TILE_N=256, TILE_K=64, WORD=32, SPAN=2, GROUPS=2, STORE="direct", FAST=True,
+    TILE_M=128, TILE_N=256, TILE_K=64, WORD=32, SPAN=2, GROUPS=2, FAST=True,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
     """out[b] = activation(alpha * a x b[b] + beta * c[b] + bias); WORD columns of ``a`` are described
     by one element of ``metadata``.
 
-    Each step copies the metadata of SPAN steps: TMA copies 16 bytes or more of a row.  STORE: "tma", through
-    shared memory, or "direct".
+    Each step copies the metadata of SPAN steps: TMA copies 16 bytes or more of a row.
     """
     M, N = out.shape[1], out.shape[2]
     K = b.shape[2 if RHS == "row" else 1]
     WARP_M = TILE_M // GROUPS
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
     for batch, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):
-        if STORE == "tma":
-            out_s = shared(TO, TILE_M, TILE_N)
         a_s, e_s = shared(TA, TILE_M, TILE_K // 2), shared(TE, TILE_M, SPAN * TILE_K // WORD)
         b_s = shared(TB_, TILE_N, TILE_K) if RHS == "row" else shared(TB_, TILE_K, TILE_N)
         which = batch if BB != 1 else 0
@@ -130,9 +120,4 @@ def sparse_tiles(
         for p in parallel(GROUPS, level="group-4"):
             at = Place(batch, batch, batch, batch, m * TILE_M + p * WARP_M, n * TILE_N)
             done = epilogue.finished(mc, at)
-            if STORE == "tma":
-                mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
-            else:
-                mma.store(done, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())
-        if STORE == "tma":
-            dma.copy(out_s, out.subspan(1, TILE_M, TILE_N).at(batch, m, n).sqz())
+            mma.store(done, out.subspan(1, WARP_M, TILE_N).at(batch, m * GROUPS + p, n).sqz())

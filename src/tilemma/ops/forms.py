@@ -180,13 +180,10 @@ def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) 
     return {"TILE_M": rows, "TILE_N": wide, "TILE_K": depth, "GROUPS": rows // 64}
 
 
-def store(result: ArrayRef) -> str:
-    """The way in which a tile is stored: "tma", through shared memory, if TMA can write the result in units of
-    16 bytes, else "direct".  A lane's neighbouring f32 fill whole sectors: "direct"."""
+def staged(result: ArrayRef) -> bool:
+    """Whether the compiler stages results through shared memory: TMA can write them in whole units of 16 bytes."""
     whole = result.shape[-1] * result.dtype.bytes % 16 == 0
-    return (
-        "tma" if result.device[0] != "cpu" and result.dtype.bytes == 2 and whole and aligned(result) else "direct"
-    )
+    return result.device[0] != "cpu" and result.dtype.bytes <= 2 and whole and aligned(result)
 
 
 def padded(extent: int, unit: int, largest: int) -> int:

@@ -81,18 +81,17 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         Operand(forms.widened(words, shape), "scale_a"),
     ]
     acc = "s32" if call.a.dtype.is_integer else "f32"
-    store = forms.store(result)
     # Registers do not hold 256 columns together with an epilogue and the addresses of direct stores, nor with
     # their integers converted.
     plain = call.alpha == 1 and call.beta == 0 and call.bias is None and not call.activation
-    columns = 256 if (plain or store == "tma") and acc in (result.dtype.name, "f32") else 128
+    columns = 256 if (plain or forms.staged(result)) and acc in (result.dtype.name, "f32") else 128
     depth = _STEP // call.a.dtype.bytes
     constants = {
         "TA": call.a.dtype.name, "TB_": call.b.dtype.name, "TE": words.dtype.name, "ACC": acc, "RHS": major,
         "B0": right_axes[0], "B1": right_axes[1], "BB": batches(right, "B"),
         "WORD": sparsity.unit(call.a.dtype, words.dtype),
         **forms.tile(result, shape[-2], shape[-1], columns=columns, depth=depth),
-        "SPAN": _SPAN // depth, "STORE": store, "FAST": fast,
+        "SPAN": _SPAN // depth, "FAST": fast,
     }  # fmt: skip
     named = {"a": call.a, "b": call.b, "metadata": words}
     return forms.prepared(call, out, result, made, sparse_tiles, operands, named, constants)
