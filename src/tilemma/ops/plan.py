@@ -10,8 +10,10 @@ part of the shared tiles; up to twice as many where rows do not start on cache l
 - the port through which those elements enter an SM.
 
 A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
-least the time that memory needs to read each operand and write the result once.  Rounds that do not fill the SMs
-leave memory idle.  Where K is by far the longest, the blocks of a split product wait for memory and for the cache.
+least the time that memory needs to read each operand and write the result once, and TMA to fill rows beyond the
+edges with zeros.  Memory is slow if few bytes are on their way, and idle in rounds that do not fill the SMs.  The
+clock is higher where the tensor cores wait.  Where K is by far the longest, the blocks of a split product wait for
+memory and for the cache.
 """
 
 from __future__ import annotations
