@@ -21,7 +21,8 @@ from ops_types import E4M3, GROUPED, normal
 from timing import flushed
 
 from tilemma.ops import arguments, plans, product
-from tilemma.ops.plan import Plan, hardware, ranked
+from tilemma.ops.candidates import ranked
+from tilemma.ops.plan import Plan, hardware
 from tilemma.ops.problem import Problem
 
 Arrays = tuple[Any, ...]

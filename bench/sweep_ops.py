@@ -34,8 +34,9 @@ from tilemma import dtypes
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments
 from tilemma.ops.arguments import PLAIN, SCALED, Call
+from tilemma.ops.candidates import fused, ranked
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, fused, ranked
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import ArrayRef, describe, row_major

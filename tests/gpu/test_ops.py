@@ -14,8 +14,9 @@ import pytest
 from tilemma import ops, testing
 from tilemma.ops import arguments, plans, product
 from tilemma.ops.arguments import Call
+from tilemma.ops.candidates import PIPELINED, candidates
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import PIPELINED, Plan, candidates, hardware
+from tilemma.ops.plan import Plan, hardware
 from tilemma.runtime import gpu_unavailable_reason
 from tilemma.runtime.arrays import describe
 

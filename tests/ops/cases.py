@@ -25,7 +25,8 @@ import numpy as np
 import tilemma as tm
 from tilemma import ops, testing
 from tilemma.ops import plans, product
-from tilemma.ops.plan import Plan, fused
+from tilemma.ops.candidates import fused
+from tilemma.ops.plan import Plan
 
 # An integer that is no result.
 POISON = 113

@@ -12,7 +12,8 @@ from products import problem
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, fused, ranked
+from tilemma.ops.candidates import PIPELINED, candidates, fused, ranked
+from tilemma.ops.plan import Hardware, Plan
 from tilemma.runtime.arrays import describe
 
 LAYOUTS = (("C", "F"), ("C", "C"), ("F", "F"), ("F", "C"))
@@ -90,6 +91,9 @@ OTHERS = {
     "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2), by_hand=True),
     "squares share both": Plan(
         "pipelined", (64, 64, 64), 1, 3, grid=1, swap=True, cluster=(2, 2), split=2, by_hand=True
+    ),
+    "fours read the same part of K": Plan(
+        "pipelined", (64, 64, 64), 1, 2, grid=1, cluster=(2, 2), share=False, split=2, by_hand=True
     ),
     "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),

@@ -11,7 +11,8 @@ from typed_cases import TypedCase, expected
 
 from tilemma import ops, testing
 from tilemma.ops import product
-from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates
+from tilemma.ops.candidates import PIPELINED, candidates
+from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 
 SMALL = Plan("pipelined", (64, 64, 128), 1, stages=2, grid=2)

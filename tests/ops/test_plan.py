@@ -15,8 +15,9 @@ from tilemma.errors import ToolError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
+from tilemma.ops.candidates import PIPELINED, candidates, choose, ranked
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import PIPELINED, Hardware, Plan, candidates, choose, estimate, ranked
+from tilemma.ops.plan import Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces

@@ -14,7 +14,8 @@ from tests.sampling import examples
 from tilemma import ops, testing
 from tilemma.errors import LaunchError
 from tilemma.ops import product
-from tilemma.ops.plan import Hardware, Plan, candidates
+from tilemma.ops.candidates import candidates
+from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 
 KINDS = (("f32", None), ("f32", "tf32"), ("f64", None))

@@ -17,8 +17,9 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.kernels import Kernel
 from tilemma.ops import arguments, launch_cache, plans
 from tilemma.ops.arguments import Call
+from tilemma.ops.candidates import choose
 from tilemma.ops.operand_layouts import aligned, transposed_product
-from tilemma.ops.plan import choose, hardware
+from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.product import caller_names
 from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part, workspaces

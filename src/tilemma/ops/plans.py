@@ -18,8 +18,9 @@ from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
+from tilemma.ops.candidates import ranked
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware, ranked
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware
 from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.steps import steps
 from tilemma.ops.workspace import allocate

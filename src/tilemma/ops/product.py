@@ -9,8 +9,9 @@ import numpy as np
 from tilemma.errors import WrongArgumentType, described
 from tilemma.ops import arguments, gradients, launch_cache, plans
 from tilemma.ops.arguments import FLOAT8, GROUPED, PLAIN, SCALED, Call, Rules
+from tilemma.ops.candidates import choose
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import Plan, choose
+from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.ops.workspace import allocate, launch_template

@@ -1,0 +1,255 @@
+"""The plans that can compute a product: every tile, ring, split and cluster worth a try; and the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.epilogue import BLOCK
+from tilemma.ops.operand_layouts import aligned, packs, transposed_product
+from tilemma.ops.plan import (
+    CACHE,
+    EVENTS,
+    LINE,
+    MOST_FLIGHT,
+    RESERVED,
+    SPLITS,
+    STAGING,
+    Estimate,
+    Hardware,
+    Plan,
+    estimate,
+    hardware,
+    straddling,
+)
+from tilemma.ops.problem import Problem
+from tilemma.ops.split_k import MOST_PARTS
+
+# Operands of so many bytes in sum are read from memory repeatedly.
+LARGE = 400 << 20
+LARGEST_RING = 8
+# More columns and an epilogue do not fit in the registers of one warpgroup.
+WIDEST_FITTED = 224
+# Five were 1 to 3 % slower than four.
+PROMOTED_RING = 4
+# Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
+SHARED_RING = 5
+# Tile rows that blocks walk together.
+RASTER = 16
+
+# (tile, warpgroups) of the pipelined kernel for 16-bit operands, and of the kernel for any strides.  Steps of
+# 8-bit operands have as many bytes along K.
+PIPELINED = (
+    ((128, 256, 64), 2),
+    ((256, 128, 64), 2),
+    ((128, 224, 64), 2),
+    ((128, 192, 64), 2),
+    ((128, 160, 64), 2),
+    ((128, 128, 64), 2),
+    ((64, 256, 64), 1),
+    ((64, 224, 64), 1),
+    ((64, 192, 64), 1),
+    ((64, 160, 64), 1),
+    ((64, 128, 64), 1),
+    ((64, 64, 64), 1),
+    ((128, 64, 64), 2),
+    ((64, 32, 128), 1),
+    ((64, 16, 128), 1),
+)
+# Their registers do not hold an epilogue and the addresses of direct stores at the same time.
+SPILLING = ((256, 128, 64), (64, 256, 64))
+# Those of integers are converted to f32 for an epilogue.
+SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
+# Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
+# whose columns have scales of their own are computed by hand: their plain text was slower, or has not been timed.
+# Of block scales the plain text took 1.02 of the time at 4096^3, and 0.92 at 8192^3.
+CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
+# Of products with a long K, the blocks that compute one part of K of neighbouring tiles: in one group of SMs they
+# read from the same half of the L2 cache.
+CLUSTERS_OF_PARTS = (((2, 2), False), ((1, 4), False), ((4, 1), False), ((2, 4), False), ((4, 2), False))
+TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
+# Its registers do not hold the sum of the parts.
+SPILLING_PARTS = ((64, 256, 64),)
+# Seven and fourteen parts fill the clusters of four and eight that have room.
+PARTS = tuple(sorted({*SPLITS, 7, 14}))
+# Parts are for SMs without a task: no more parts than so many for each.
+SPLIT_ROUNDS = 2
+# K is by far the longest extent: so many times the others.
+LONG = 16
+
+
+def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, int]:
+    """``tile``, of 16-bit elements, for the operands: as many bytes along K, or the `BLOCK` that is promoted."""
+    m, n, k = tile
+    return m, n, BLOCK if problem.promote else k * 2 // problem.lhs.dtype.bytes
+
+
+def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
+    """Whether registers hold a tile and the products of a step, which are added in parts of 128 columns."""
+    rows, columns = tile[0] // groups, tile[1]
+    halves = columns == 256 and groups == 2 and problem.right.kind != "steps"
+    return rows == 64 and (columns <= 128 or halves) if problem.promote else True
+
+
+def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
+    """The plans that can compute ``problem``, good or bad."""
+    m, _, k = problem.shape
+    for tile, groups in TILES:
+        if not problem.promote or tile[1] == 64:
+            yield Plan("tiles", tile_for(problem, tile), groups)
+        if not problem.on_tensor_cores:
+            yield Plan("ahead", tile_for(problem, tile), groups)
+    if not on.pipelines or k == 0 or not problem.on_tensor_cores:
+        return
+    for swap in (False, True):
+        if swap and m > 256 and not problem.grouped:
+            break
+        p = transposed_product(problem) if swap else problem
+        ways = list(packs(p))
+        if ways[0] and len(problem.outer) != 1:
+            continue
+        size = p.out.dtype.bytes
+        # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
+        # Tensor stores write whole 16-byte units, over the edge too.
+        whole = p.out.shape[2] * size % 16 == 0 and p.grouped != "columns"
+        store = "tma" if size == 2 and whole and aligned(p.out) and not swap else "direct"
+        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))) if swap else PIPELINED:
+            tile = tile_for(problem, wide)
+            if not promotable(problem, tile, groups):
+                continue
+            staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
+            most = PROMOTED_RING if p.promote else LARGEST_RING
+            stages = min(most, (on.shared - _reserved(p, tile, groups) - staging) // _stage(p, tile))
+            whole_boxes = tile[1] % 64 == 0 or (p.rhs_major == "row" and (store == "direct" or tile[1] > 64))
+            if stages < 2 or not whole_boxes:
+                continue
+            tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
+            parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
+            for split in _splits(tiles, parts, on.sms):
+                how = store if split == 1 else "direct"
+                direct = how == "direct" and split == 1 and not p.promote
+                if direct and wide in SPILLING and (not p.plain or (p.grouped and wide[0] == 256)):
+                    continue
+                if p.acc == "s32" and split == 1 and not p.epilogue.plain and wide in SPILLING_INTEGERS:
+                    continue
+                plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
+                plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
+                long = split > 1 and k >= LONG * max(p.shape[:2])
+                for cluster, share in CLUSTERS + CLUSTERS_OF_PARTS * long:
+                    grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
+                    if p.grouped and cluster != (1, 1):
+                        continue
+                    if grid and _fits_cluster(p, tile, cluster, share):
+                        ring = _ring(p, plan, on)
+                        ring = min(ring, SHARED_RING) if share and cluster != (1, 1) else ring
+                        rows = RASTER // cluster[0] if plan.back else RASTER
+                        hand = p.promote or bool(p.grouped) or cluster != (1, 1)
+                        found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
+                        for pack in ways:
+                            yield replace(found, by_hand=hand, pack=pack)
+
+
+def _splits(tiles: int, parts: int, sms: int) -> list[int]:
+    """The numbers of parts of K worth a try, up to ``parts``: 1, and those that give most SMs one or two tasks."""
+    found = [x for x in PARTS if x == 1 or (x <= parts and tiles * x <= SPLIT_ROUNDS * sms)]
+    return [x for x in found if x in (1, found[-1]) or 3 * tiles * x >= sms]
+
+
+def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """Tiles of all columns of the transposed product, where these are few: TMA takes its time for each row beyond
+    the edge, too."""
+    columns = max(p.shape[1], 1)
+    wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
+    if wide <= WIDEST_FITTED and not p.grouped:
+        yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
+
+
+def _ring(p: Problem, plan: Plan, on: Hardware) -> int:
+    """The stages of ``plan``, or as many of them as may be on their way in the transposed product of few rows."""
+    (m, n, _), (rows, columns, depth) = p.shape, plan.tile
+    if not plan.swap or p.grouped:
+        return plan.stages
+    working = max(1, min(on.sms, cdiv(m, rows) * cdiv(n, columns) * plan.split * p.batch))
+    return min(plan.stages, max(2, int(MOST_FLIGHT // (working * rows * depth * p.lhs.dtype.bytes))))
+
+
+def _stage(p: Problem, tile: tuple[int, int, int]) -> int:
+    """Bytes of a stage: of both operands, and of the scales that come with them."""
+    scales = 0
+    for scale, extent, axis in ((p.left, tile[0], "rows"), (p.right, tile[1], "columns")):
+        if scale.kind == "steps":
+            scales += 4 * (extent + (LINE // 4 if p.grouped == axis else 0))
+        elif scale.kind == "blocks":
+            scales += LINE
+    return (tile[0] + tile[1]) * tile[2] * p.lhs.dtype.bytes + scales
+
+
+def _reserved(p: Problem, tile: tuple[int, int, int], groups: int) -> int:
+    """Bytes of shared memory besides the ring and the staging buffers: the events, each warpgroup's bias and
+    scales of columns, and the ends of the groups."""
+    bias = p.bias.dtype.bytes if p.bias is not None and p.epilogue.bias == "columns" else 0
+    each = groups * tile[1] * (bias + 4 * (p.right.kind == "vector"))
+    return min(EVENTS + each, RESERVED) + (4 * p.offsets.shape[0] if p.offsets is not None else 0)
+
+
+def fused(plan: Plan, problem: Problem) -> Plan | None:
+    """``plan``, a split product, with its parts added in the same kernel; None where it cannot."""
+    tiles = (tile_for(problem, tile) for tile in SPILLING_PARTS)
+    return replace(plan, fused=True) if 1 < plan.split <= MOST_PARTS and plan.tile not in tiles else None
+
+
+def _alternates(p: Problem) -> bool:
+    """Whether power is the limit, because reads of L2 and memory take it from the tensor cores: both operands much
+    larger than the cache, with rows that start on cache lines.
+
+    Traversal in alternating directions was 5 % and 3 % faster in the steady state at 537 MB and 604 MB of
+    operands, and single launches as fast; at 151 MB and 268 MB, where the steady state gained too, those seemed
+    slower.
+    """
+    m, n, k = p.shape
+    if straddling(p.lhs, False) > 1 or straddling(p.rhs, False) > 1:
+        return False
+    left, right = m * k * p.lhs.dtype.bytes, n * k * p.lhs.dtype.bytes
+    return min(left, right) > 2 * CACHE and left + right > LARGE
+
+
+def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
+    """Whether every block of ``cluster`` has a tile, and the blocks have data to share or to read from L2
+    together.
+
+    Each loads a part of a shared tile: a whole number of swizzle atoms, 8 lines of memory each.
+    """
+    (m, n, _), (rows, columns, depth), (high, wide) = p.shape, tile, cluster
+    if m <= rows * (high - 1) or n <= columns * (wide - 1):
+        return False
+    if not share:
+        # All blocks that read the same part of a large operand, and of larger clusters every block has a tile.
+        if high * wide > 2 and (cdiv(m, rows) % high or cdiv(n, columns) % wide):
+            return False
+        return (high > 1 and m <= rows * high) or (wide > 1 and n <= columns * wide)
+    left = rows if p.lhs_major == "row" else depth
+    right = columns if p.rhs_major == "row" else depth
+    return (wide == 1 or left % (8 * wide) == 0) and (high == 1 or right % (8 * high) == 0)
+
+
+def ranked(problem: Problem, on: Hardware) -> list[Estimate]:
+    """All candidates, the predicted best first; ties go to the earlier one."""
+    return sorted((estimate(problem, p, on) for p in candidates(problem, on)), key=lambda e: e.seconds)
+
+
+def _padded(extent: int, largest: int) -> int:
+    """The smallest multiple of 64 that holds ``extent``, up to ``largest``."""
+    return min(cdiv(max(extent, 1), 64) * 64, largest)
+
+
+def choose(problem: Problem) -> Plan:
+    """The plan for ``problem`` on its device."""
+    m, n, k = problem.shape
+    device = problem.out.device
+    if device[0] == "cpu":
+        # The reference works tile by tile: few large ones are fastest.  A tile has one scale of a block.
+        rows, columns = (BLOCK if x.kind == "blocks" else 512 for x in (problem.left, problem.right))
+        depth = BLOCK if problem.promote else _padded(k, 512)
+        return Plan("tiles", (_padded(m, rows), _padded(n, columns), depth), 1)
+    return ranked(problem, hardware(device))[0].plan
