@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 import tilemma as tm
 from tilemma.cli import main
 from tilemma.runtime import gpu_unavailable_reason
+from tilemma.tools.plan_words import next_steps
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = str(ROOT / "examples/co/matmul_wgmma_2group.co")
@@ -39,17 +40,25 @@ def test_run_compares_with_float64() -> None:
     assert "SM90_64x64x16_F32F16F16_SS" in result.output
 
 
-def test_the_demo_prints_at_most_15_lines_of_plan() -> None:
+def test_the_demo_prints_at_most_15_lines_of_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # the page is written there
     result = call("run", EXAMPLE, "--target", "cpu", "--shape", SMALL, "--plan")
     plan, _, rest = result.output[result.output.index("plan for") :].partition("\nin words\n")
     assert len(plan.strip().splitlines()) <= 15
     words, _, steps = rest.partition("\nnext\n")
     assert "lhs[128 x 128]" in words and "SM90_64x64x16_F32F16F16_SS" in words and "32 registers" in words
     commands = [line.strip().partition("   ")[0].split() for line in steps.strip().splitlines()]
-    assert [c[:2] for c in commands] == [["tilemma", x] for x in ("explain", "check", "compile")]
+    assert [c[:2] for c in commands] == [["tilemma", x] for x in ("explain", "check", "show", "compile")]
     for command in commands:
         schedules = ["--schedules", "2"] if command[1] == "check" else []
         assert call(*command[1:], *schedules).exit_code == 0
+
+
+def test_the_demo_names_a_command_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv/bin/tilemma")])
+    assert next_steps("k.co", "sm_90a", {})[0].startswith(".venv/bin/tilemma explain k.co")
 
 
 def test_a_wrong_kernel_is_1(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.explain import Explanation
@@ -47,10 +51,14 @@ def next_steps(file: str, arch: str, dims: Mapping[str, int]) -> list[str]:
     """Commands, each with what it shows."""
     small = ",".join(f"{name}={70 + 30 * i}" for i, name in enumerate(dims))
     shape = f" --shape {small}" if small else ""
+    # `make demo` runs the command of a virtual environment that the reader has not activated.
+    called = Path(sys.argv[0])
+    name = "tilemma" if shutil.which("tilemma") or called.name != "tilemma" else os.path.relpath(called)
     steps = {
-        f"tilemma explain {file} --arch {arch}": "every decision of the compiler",
-        f"tilemma check {file} --arch {arch}{shape}": "races and missing waits in the PTX",
-        f"tilemma compile {file} --arch {arch} --emit ptx": "the PTX, with the lines of the program",
+        f"{name} explain {file} --arch {arch}": "every decision of the compiler",
+        f"{name} check {file} --arch {arch}{shape}": "races and missing waits in the PTX",
+        f"{name} show {file} --html": "the kernel as a page",
+        f"{name} compile {file} --arch {arch} --emit ptx": "the PTX, with the lines of the program",
     }
     width = max(map(len, steps))
     return [f"{command:{width}}   {what}" for command, what in steps.items()]
