@@ -1,7 +1,8 @@
 """Attention with one pass over the keys; the twin of attention.co.
 
 `largest` and `total` are vectors, a number for each row. When a row's largest score rises, what was summed before
-shrinks. The weights p are an operand computed in registers. HQ heads of queries share HKV heads of keys.
+shrinks. The weights p are an operand computed in registers. Iteration n multiplies the values of tile n - 1, while
+it computes the weights of tile n: the last one has no keys. HQ heads of queries share HKV heads of keys.
 """
 
 import tilemma as tm
@@ -18,7 +19,7 @@ def attention(
     causal: tm.Bool,
     *,
     DIM=64,
-    BLOCK_M=128,
+    BLOCK_M=192,
     BLOCK_N=64,
     WG_M=64,
 ):
@@ -42,12 +43,14 @@ def attention(
             shrink = mma.frag("f32", WG_M)
             part = mma.frag("f32", WG_M)
             total = mma.frag("f32", WG_M, init=0.0)
+            p = mma.frag("f16", WG_M, BLOCK_N, init=0.0)
             acc = mma.fill(0.0, "f32")
-            for n in foreach(cdiv(keys, BLOCK_N), pipeline=tm.Pipeline(stages=2)):
+            for n in foreach(cdiv(keys, BLOCK_N) + 1, pipeline=tm.Pipeline(stages=3)):
                 dma.copy(k_head.subspan(BLOCK_N, DIM).at(n, 0), k_s)
-                dma.copy(v_head.subspan(BLOCK_N, DIM).at(n, 0), v_s)
+                dma.copy(v_head.subspan(BLOCK_N, DIM).at(tm.math.max(n - 1, 0), 0), v_s)
                 s = mma.fill(0.0, "f32")
                 mma.row.row(s, q_s.subspan(WG_M, DIM).at(wg, 0), k_s)
+                mma.row.col(acc, p, v_s)
                 first = bm * BLOCK_M + wg * WG_M
                 with if_((n + 1) * BLOCK_N > select(causal, tm.math.min(SKV, first + past + 1), SKV)):
                     for i, j in apply(s):
@@ -55,17 +58,17 @@ def attention(
                             s[i, j] = -float("inf")
                 before.set(largest)
                 mma.reduce_max(part, s)
-                p = mma.frag("f16", WG_M, BLOCK_N)
-                for i, j in apply(s):
+                for i in apply(largest):
                     largest[i] = tm.math.max(before[i], part[i])
-                    shrink[i] = tm.math.exp2((before[i] - largest[i]) * scale)
-                    s[i, j] = tm.math.exp2((s[i, j] - largest[i]) * scale)
-                    p[i, j] = s[i, j].astype("f16")
+                    shrink[i] = tm.math.exp2_ftz((before[i] - largest[i]) * scale)
+                    part[i] = -largest[i] * scale
+                for i, j in apply(s):
+                    s[i, j] = tm.math.exp2_ftz(tm.math.fma(s[i, j], scale, part[i]))
                 mma.reduce_sum(part, s)
                 total.set(total * shrink + part)
                 for i, j in apply(acc):
                     acc[i, j] = acc[i, j] * shrink[i]
-                mma.row.col(acc, p, v_s)
+                p.set(s)
             for i, j in apply(acc):
                 acc[i, j] = select(total[i] > 0.0, acc[i, j] / total[i], 0.0)
             mma.store(acc, o_head.subspan(WG_M, DIM).at(compose(bm, wg), 0))

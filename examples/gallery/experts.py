@@ -20,7 +20,7 @@ def experts(
     output: tm.Global["f16", "T", "N"],
     *,
     TILE_M=128,
-    TILE_N=128,
+    TILE_N=256,
     TILE_K=64,
     WARP_M=64,
 ):

@@ -267,13 +267,18 @@ def identity(source: t.Kernel) -> str:
 
 
 def ready(
-    identity: str, arch: str, facts: Facts, compile_now: Callable[[], Compiled], assemble_for: str | None = None
+    identity: str,
+    arch: str,
+    facts: Facts,
+    compile_now: Callable[[], Compiled],
+    assemble_for: str | None = None,
+    is_wanted: Callable[[Sequence[Launch]], bool] = lambda launches: True,
 ) -> Ready:
     """PTX and launch plans of the kernel with that key, from the cache on disk or compiled now.
 
     ``identity`` is the key of everything that they depend on except target and facts, with the compiler's
     fingerprint in it.  With ``assemble_for``, the architecture of the present GPU, ptxas starts as soon as the
-    PTX is printed, and the checks run at the same time.
+    PTX is printed, and the checks run at the same time, if the launches are those that ``is_wanted``.
     """
     key = DiskCache.key(identity, arch, repr(sorted(facts.items())), registered_key(), catalogue.declared_key)
     store = DiskCache("ptx")
@@ -283,7 +288,7 @@ def ready(
     seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
         compiled, assembly = compile_now(), None
-        if assemble_for is not None:
+        if assemble_for is not None and is_wanted(compiled.launches):
             with suppress(NoPtxas):  # the driver has an assembler too
                 assembly = open_ones.enter_context(compiled.assembling(assemble_for))
         result = Ready(compiled.ptx, compiled.launches)

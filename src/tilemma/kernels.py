@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from tilemma import runtime
 from tilemma.assemble import NoPtxas, driver_image
@@ -19,7 +19,8 @@ from tilemma.errors import WrongArgument, WrongArgumentType, debugging, describe
 from tilemma.forking import ForkSafeLock
 from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t
-from tilemma.ir.specialise import specialise
+from tilemma.ir.specialise import specialise, with_single_tiles
+from tilemma.launch import single_tiles
 from tilemma.measure.tuning import Tuned, tune
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
@@ -209,24 +210,33 @@ class Kernel(Drawn):
         *,
         facts: Mapping[str, t.ArrayFacts] | None = None,
         sizes: Mapping[str, int] | None = None,
+        single_tiles: Sequence[str] = (),
         **constants: Any,
     ) -> Compiled:
-        """Compile for ``arch``; ``facts`` default to contiguous aligned arrays (16 B); ``sizes``: see `build`."""
-        compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants))
+        """Compile for ``arch``; ``facts`` default to contiguous aligned arrays (16 B); ``sizes``: see `build`.
+
+        ``single_tiles``: indices of the grid along which every launch has one tile.
+        """
+        compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants), tuple(single_tiles))
         _ = compiled.kernel  # verified
         return compiled
 
     def _decided(
-        self, arch: str, facts: Mapping[str, t.ArrayFacts] | None, constants: Mapping[str, Any], sizes: Sizes
+        self,
+        arch: str,
+        facts: Mapping[str, t.ArrayFacts] | None,
+        constants: Mapping[str, Any],
+        sizes: Sizes,
+        single: tuple[str, ...],
     ) -> Compiled:
         _check_target("compile", arch, facts)
-        key = (arch, _key(constants), sizes, tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
+        key = (arch, _key(constants), sizes, single, tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
         known = self._known.compiled
         with self._lock:
             found = known.get(key)
             if found is None:
                 kernel, front = self._fronted(constants, sizes)
-                found = known[key] = decide(kernel, arch, facts, front)
+                found = known[key] = decide(with_single_tiles(kernel, single), arch, facts, front)
             return found
 
     def ready(
@@ -240,21 +250,31 @@ class Kernel(Drawn):
     ) -> Ready:
         """PTX and launch plans, from the cache on disk if the kernel was compiled before; ``sizes`` as in `build`.
 
-        ``assemble_for``: the architecture it will be `Ready.assembled` for, where that is known.
+        ``assemble_for``: the architecture it will be `Ready.assembled` for, where that is known.  Where ``sizes``
+        give one tile along an index in which the blocks of clusters differ, it is the variant for that.
         """
         _check_target("ready", arch, facts)
         chosen = self._sizes(sizes, constants)
-        key = (arch, _key(constants), chosen, tuple(sorted(facts.items(), key=lambda kv: kv[0])))
         known = self._known.ready
-        with self._lock:
-            found = known.get(key)
-            if found is None:
-                name = self._identity(constants) or identity(self.traced(**constants))
-                name += "".join(f" {n}={v}" for n, v in chosen)
-                found = known[key] = ready(
-                    name, arch, facts, lambda: self._decided(arch, facts, constants, chosen), assemble_for
-                )
-            return found
+
+        def variant(single: tuple[str, ...]) -> Ready:
+            key = (arch, _key(constants), chosen, single, tuple(sorted(facts.items(), key=lambda kv: kv[0])))
+            with self._lock:
+                found = known.get(key)
+                if found is None:
+                    name = self._identity(constants) or identity(self.traced(**constants))
+                    name += "".join(f" {n}={v}" for n, v in chosen) + "".join(f" {n}=1" for n in single)
+                    found = known[key] = ready(
+                        name,
+                        arch,
+                        facts,
+                        lambda: self._decided(arch, facts, constants, chosen, single),
+                        assemble_for,
+                        lambda launches: not single_tiles(launches, sizes),
+                    )
+                return found
+
+        return _for_grid(variant, sizes)
 
     def schedule(self, arch: str = "sm_90a", **options: Any) -> Any:
         """The schedule on the PTX machine as a timeline: see `tilemma.tools.schedule.of_kernel`."""
@@ -380,13 +400,29 @@ def _run_machine(runner: Runner, constants: Mapping[str, Any], bound: binding.Bo
     from tilemma import machine
 
     options = dict(runner.options)
-    compiled = runner.kernel.compile(
-        options.pop("arch", "sm_90a"), facts=_facts(bound), sizes=bound.names, **constants
-    )
+    arch, facts = options.pop("arch", "sm_90a"), _facts(bound)
+
+    def variant(single: tuple[str, ...]) -> Compiled:
+        return runner.kernel.compile(arch, facts=facts, sizes=bound.names, single_tiles=single, **constants)
+
+    compiled = _for_grid(variant, bound.names)
     values: dict[str, Any] = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
     values |= {s.name: bound.values[s.name] for s in bound.launch.scalars}
     reports = [machine.run(compiled.ptx, launch, values, **options) for launch in compiled.launches]
     return reports[0] if len(reports) == 1 else reports
+
+
+_Variant = TypeVar("_Variant", Ready, Compiled)
+
+
+def _for_grid(variant: Callable[[tuple[str, ...]], _Variant], sizes: Mapping[str, int] | None) -> _Variant:
+    """The ``variant`` for the indices of the grid that have one tile at a launch of ``sizes``."""
+    single: tuple[str, ...] = ()
+    found = variant(single)
+    while more := single_tiles(found.launches, sizes):
+        single += more
+        found = variant(single)
+    return found
 
 
 def _prepare(

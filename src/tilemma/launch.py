@@ -12,7 +12,8 @@ kernel computes where they may leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, field, fields
 from functools import cache
 from typing import Any, TypeAlias
@@ -75,6 +76,15 @@ def evaluate(size: Size, names: Mapping[str, int]) -> int:
             return evaluate(operands[1 if first else 2], names)
         return int(bool(first)) if bool(first) == (op == "or") else int(bool(evaluate(operands[1], names)))
     return SIZE_OPS[op](*(evaluate(x, names) for x in operands))
+
+
+def single_tiles(launches: Sequence[Launch], names: Mapping[str, int] | None) -> tuple[str, ...]:
+    """The indices in which blocks of clusters differ (`Launch.clustered`) and that have one tile where the names
+    have the values ``names``."""
+    found = dict(x.clustered for x in launches if x.clustered is not None)
+    with suppress(KeyError):  # without all of the sizes nothing is known
+        return tuple(index for index, tiles in found.items() if evaluate(tiles, names or {}) == 1)
+    return ()
 
 
 def divided_dimension(size: Size) -> tuple[str, int] | None:
@@ -183,7 +193,9 @@ class Launch:
 
     ``block`` and ``cluster`` are in threads and CTAs, x first; ``shared`` is the dynamic shared memory of a
     CTA in bytes.  ``overlap``: the code waits for the end of the launch before it on the stream, so that it may be
-    started earlier.  A launch whose grid has a zero extent does nothing.
+    started earlier.  ``clustered``: the index of the grid in which the blocks of a cluster differ, and its extent,
+    where the compiler chose the cluster: with one tile along it, `Kernel.ready` has a faster variant.  A launch
+    whose grid has a zero extent does nothing.
     """
 
     entry: str
@@ -200,6 +212,7 @@ class Launch:
     checks: tuple[tuple[Size, str], ...] = field(default=())
     # For reports: the program's names of places in shared memory.
     shared_names: tuple[SharedName, ...] = field(default=())
+    clustered: tuple[str, Size] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

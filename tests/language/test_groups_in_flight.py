@@ -78,6 +78,15 @@ def test_an_accumulator_of_a_pending_group_is_waited_for(language: str) -> None:
         np.testing.assert_array_equal(c, want)
 
 
+def test_sums_that_are_read_first_are_a_group_of_their_own() -> None:
+    """The multiplies behind them stay in flight while they are read."""
+    text = """parallel p by 1 : block {{ s = dma.copy b => shared; parallel g by 1 : group-4 {{
+      m = mma.fill.f32 0.0f; n = mma.fill.f32 0.0f;
+      mma.row.row m, s.data, s.data; mma.row.row n, s.data, s.data; mma.store {0}, c; mma.store {1}, c; }} }}"""
+    assert waits(co(text.format("m", "n")).compile("sm_90a")) == [1, 0]
+    assert waits(co(text.format("n", "m")).compile("sm_90a")) == [0]
+
+
 def test_an_accumulator_whose_future_is_not_awaited_is_refused() -> None:
     body = """parallel p by 1 : block { s = dma.copy b => shared; parallel g by 1 : group-4 {
       m = mma.fill.f32 0.0f; n = mma.fill.f32 0.0f;

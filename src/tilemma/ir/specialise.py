@@ -7,7 +7,7 @@ computes one of them from a run-time dimension or an integer parameter is compil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -24,11 +24,14 @@ from tilemma.ir.expr import (
     Index,
     Scalar,
     binary,
+    const,
     field_names,
     value_of,
     walk,
 )
+from tilemma.ir.substitution import Substitution
 from tilemma.ir.tiles import describe
+from tilemma.ir.types import BLOCK
 from tilemma.ir.walk import rewrite
 from tilemma.ir.walk import walk as operations
 from tilemma.records import record
@@ -166,3 +169,17 @@ def _replaced(x: Any, table: Mapping[str, Const], known: dict[int, tuple[Any, An
             made = replace(x, **changes) if changes else x
     known[id(x)] = x, made
     return made
+
+
+def with_single_tiles(kernel: t.Kernel, single: Collection[str]) -> t.Kernel:
+    """``kernel`` for launches with one tile along the indices ``single`` of its grids."""
+    grids = [op for op in operations(kernel.body) if isinstance(op, t.Parallel) and op.level == BLOCK]
+    found = {i.name: i for op in grids for i in op.indices if i.name in single}
+    if not found:
+        return kernel
+    checks = tuple(
+        t.Assert(binary("le", i.extent, 1), f"the kernel is compiled for one tile along `{i.source_name}`")
+        for i in found.values()
+    )
+    one = {name: replace(i, extent=const(1)) for name, i in found.items()}
+    return replace(kernel, body=(*checks, *Substitution(one).body(kernel.body)))

@@ -58,7 +58,8 @@ class Parallel(Op):
     ``level`` None: to be inferred.  Instances are numbered row-major over ``indices`` (the last fastest); inside
     a block instance i covers threads [i * level.threads, (i + 1) * level.threads) of the enclosing instance.
     ``overlap``: the blocks of a launch start while the one before ends, and wait for its end before they touch
-    memory.
+    memory.  ``clustered``: the index of the program in which the blocks of clusters of the compiler's choice
+    differ; ``tiles``: its extent.
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
@@ -71,6 +72,8 @@ class Parallel(Op):
     min_blocks: int | None = None
     max_registers: int | None = None
     overlap: bool = False
+    clustered: str | None = None
+    tiles: Expr | None = None
 
 
 @record

@@ -11,7 +11,7 @@ from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Alloc, Barrier, Sync
-from tilemma.modules import load_python
+from tilemma.modules import load, load_python
 from tilemma.targets.ptx.passes import PASSES
 from tilemma.targets.ptx.passes.allocate_shared import AllocateShared, SharedMemoryLimit
 from tilemma.targets.ptx.passes.pipeline_loops import PipelineLoops
@@ -169,6 +169,20 @@ def test_a_barrier_is_added_only_where_not_all_fits(monkeypatch):
     limit(monkeypatch, total - 1)
     tight = allocated(staged_after_a_ring(64))
     assert ring_and_staging_meet(tight) and barriers(tight) == barriers(plenty) + 1
+
+
+@pytest.mark.parametrize(("dtype", "stages"), [("f16", 2), ("f32", 3)])
+def test_a_barrier_is_added_where_more_blocks_then_fit_on_a_multiprocessor(dtype, stages, tmp_path):
+    """128 x 128 sums in four warps: registers suffice for three blocks of f16 sums, and for two of f32."""
+    example = Path(__file__).resolve().parents[4] / "examples" / "co" / "matmul_wmma.co"
+    path = tmp_path / "sums.co"
+    path.write_text(example.read_text().replace("mma.fill 0.0", f"mma.fill.{dtype} 0.0f"))
+    defines = {"TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "MMA_M": 64, "MMA_N": 64, "MMA_K": 16}
+    compiled = load(path, defines).only().compile("sm_80")
+    found = places(compiled.kernel)
+    assert max(r.stop for r in found.values()) == stages * 2 * 128 * 64 * 2
+    assert any(meet(found["output_s"], r) for name, r in found.items() if name != "output_s")
+    assert any("reuses memory" in d.text for d in compiled.decisions)
 
 
 def test_without_the_added_barrier_the_machine_finds_the_race(monkeypatch):

@@ -119,8 +119,15 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         overlap=overlap,
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
         shared_names=_shared_names(op),
+        clustered=_clustered(cluster),
     )
     return Lowered(lane, plan)
+
+
+def _clustered(cluster: Parallel | None) -> tuple[str, launch.Size] | None:
+    """See `launch.Launch.clustered`."""
+    extent = None if cluster is None or cluster.tiles is None else size(cluster.tiles)
+    return None if extent is None or cluster is None or cluster.clustered is None else (cluster.clustered, extent)
 
 
 def _shared_names(op: Parallel) -> tuple[launch.SharedName, ...]:

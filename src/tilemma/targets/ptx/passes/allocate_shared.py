@@ -17,7 +17,9 @@ from tilemma.passes.scope import Dependence, block_threads
 from tilemma.passes.threads import Node, Tree
 from tilemma.records import record
 from tilemma.targets.ptx.passes.accesses import Accesses
+from tilemma.targets.ptx.passes.double_buffer_fragments import registers_of_multiplies
 from tilemma.targets.ptx.passes.hazards import Walk
+from tilemma.targets.ptx.passes.pipeline_model import resident_blocks, shared_of_each
 from tilemma.targets.ptx.target import Target
 
 
@@ -56,8 +58,9 @@ class AllocateShared:
     """Fills `Alloc.offset`.
 
     Buffers with disjoint live ranges share memory if the existing synchronisation orders their accesses; a barrier
-    is added for that purpose only if the buffers would not fit otherwise.  The buffer of an asynchronous copy is
-    live until a wait for the copy has returned, whether its data is read or not.
+    is added for that purpose only if the buffers would not fit otherwise, or fewer blocks that multiply would fit
+    on a multiprocessor.  The buffer of an asynchronous copy is live until a wait for the copy returns, whether
+    its data is read or not.
     """
 
     arch: str
@@ -70,19 +73,16 @@ class AllocateShared:
 
     def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
         limit = Target.of(self.arch).shared_limit
-        layout = self._layout(block, dependence)
-        for alloc in [op for op in reversed(block.body) if _is_shared(op)]:
-            if layout.total <= limit or not self.reuse:
-                break
-            # After a barrier the buffer can reuse the memory of buffers that are no longer live.
-            body = tuple(x for op in block.body for x in ((_barrier(block, op), op) if op is alloc else (op,)))
-            parted = self._layout(replace(block, body=body), dependence)
-            if parted.total < layout.total:
-                block, layout = replace(block, body=body), parted
-                assert isinstance(alloc, Alloc)
-                text = "a barrier before it, so that it reuses memory: the buffers would not fit otherwise"
-                log.append(Decision("shared", alloc.buffer.name, text, span=alloc.span))
+        block, layout = self._parted(block, self._layout(block, dependence), limit, dependence, log)
         self._check(block, layout.placed, layout.total)
+        registers = registers_of_multiplies(block)
+        blocks = resident_blocks(self.arch, registers, block_threads(block)) if registers else 1
+        if blocks > 1 and layout.total > (room := shared_of_each(blocks)):
+            said: list[Decision] = []
+            parted, smaller = self._parted(block, layout, room, dependence, said)
+            if smaller.total <= room:
+                block, layout = parted, smaller
+                log += said
         offsets = {p.alloc.buffer.name: p for p in layout.placed}
         for p in layout.placed:
             name = p.alloc.buffer.name
@@ -100,6 +100,23 @@ class AllocateShared:
             return op
 
         return replace(block, body=rewrite(block.body, fill))
+
+    def _parted(
+        self, block: Parallel, layout: _Layout, limit: int, dependence: Dependence, log: list[Decision]
+    ) -> tuple[Parallel, _Layout]:
+        """``block`` with barriers before buffers that then reuse memory, until ``limit`` bytes suffice."""
+        for alloc in [op for op in reversed(block.body) if _is_shared(op)]:
+            if layout.total <= limit or not self.reuse:
+                break
+            # After a barrier the buffer can reuse the memory of buffers that are no longer live.
+            body = tuple(x for op in block.body for x in ((_barrier(block, op), op) if op is alloc else (op,)))
+            parted = self._layout(replace(block, body=body), dependence)
+            if parted.total < layout.total:
+                block, layout = replace(block, body=body), parted
+                assert isinstance(alloc, Alloc)
+                text = f"a barrier before it, so that it reuses memory: {limit} bytes would not suffice otherwise"
+                log.append(Decision("shared", alloc.buffer.name, text, span=alloc.span))
+        return block, layout
 
     def _layout(self, block: Parallel, dependence: Dependence) -> _Layout:
         tree = Tree(block, dependence)

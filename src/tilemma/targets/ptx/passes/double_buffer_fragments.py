@@ -258,6 +258,19 @@ def registers_with_two_sets(declared: Iterable[t.DeclareFragment], operands: Ite
     return sums + 2 * sum(_registers(d) for d in operands) + _OTHERS
 
 
+def registers_of_multiplies(block: t.Parallel) -> int:
+    """Registers of a thread for the operands and the accumulators of ``block``; 0 without multiplies of warps."""
+    declared = [d for d in walk(block.body) if isinstance(d, t.DeclareFragment) and d.plan is not None]
+    multiplied = [d for d in declared if d.plan is not None and isinstance(catalogue[d.plan.atom], MmaAtom)]
+    if not multiplied or any(isinstance(op, t.InThreads) and op.asynchronous for op in walk(block.body)):
+        return 0
+    # Those with another role are vectors of a few registers.
+    held = (
+        d for d in multiplied if d.plan is not None and d.plan.residence == "registers" and d.plan.role in "ABC"
+    )
+    return sum(map(_registers, held)) + _OTHERS
+
+
 def _registers(d: t.DeclareFragment) -> int:
     assert d.plan is not None
     atom = catalogue[d.plan.atom]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilemma.errors import CompileError
@@ -10,6 +11,7 @@ from tilemma.ir.constructs import LIMITS
 from tilemma.ir.types import WARP, Space
 from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.check_futures import never_waited_for
+from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.passes.infer_levels import described
 from tilemma.passes.scope import Dependence, kind
@@ -80,7 +82,7 @@ def batched(body: t.Body) -> t.Body:
     out: list[t.Op] = []
     run: list[t.Op] = []
 
-    def close() -> None:
+    def close(following: t.Body) -> None:
         issuing = [i for i, op in enumerate(run) if _issues(op)]
         if len(issuing) == 1 and isinstance(run[issuing[0]], t.Parallel):
             p = run[issuing[0]]
@@ -88,19 +90,35 @@ def batched(body: t.Body) -> t.Body:
             run[issuing[0]] = replace(p, body=batched(p.body))
         elif issuing:
             span = run[issuing[0]].span
-            run.insert(issuing[-1] + 1, t.MmaCommit(span=span))
+            for last in _ends_of_groups(run, issuing, following):
+                run.insert(last + 1, t.MmaCommit(span=span))
             run.insert(issuing[0], t.MmaFence(span=span))
         out.extend(run)
         run.clear()
 
-    for op in body:
+    for at, op in enumerate(body):
         if _quiet(op):
             run.append(_exchanged(op))
             continue
-        close()
+        close(body[at:])
         out.append(with_bodies(op, batched))
-    close()
+    close(())
     return tuple(out)
+
+
+def _ends_of_groups(run: Sequence[t.Op], issuing: Sequence[int], following: t.Body) -> Iterator[int]:
+    """The positions of the last multiplies of the groups of ``run``, from last to first.
+
+    Sums that are read first end a group of their own: the others stay in flight during that work.
+    """
+    yield issuing[-1]
+    sums = [{x.acc.name for x in walk((run[i],)) if isinstance(x, t.Mma)} for i in issuing]
+    every = set[str]().union(*sums)
+    uses = ({ref.name for x in walk((op,)) for _, ref in fragment_uses(x)} & every for op in following)
+    read = next(filter(None, uses), every)
+    last = max(i for i, found in zip(issuing, sums, strict=True) if found & read)
+    if last != issuing[-1]:
+        yield last
 
 
 def _exchanged(op: t.Op) -> t.Op:

@@ -139,10 +139,10 @@ class PipelineLoops:
         fragments = [x for x in walk(block.body) if isinstance(x, t.DeclareFragment) and x.plan is not None]
         operands = [x for x in fragments if x.plan is not None and x.plan.role in ("A", "B")]
         registers = registers_with_two_sets(fragments, operands)
-        most = given or stages_of_cp_async(self.arch, registers, block_threads(block))
+        fixed, stage = _shared_bytes(block, group, loop, copies)
+        most = given or stages_of_cp_async(self.arch, registers, block_threads(block), stage, fixed)
         limit = Target.of(self.arch).shared_limit
         most = min(most, trips) if trips is not None else most
-        fixed, stage = _shared_bytes(block, group, loop, copies)
         stages = most
         while stages > 1 and fixed + stages * stage > limit:
             stages -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilemma.ir.types import WARPGROUP
 from tilemma.records import record
-from tilemma.targets.ptx.target import MOST_REGISTERS, Target
+from tilemma.targets.ptx.target import KB, MOST_REGISTERS, Target
 
 # More stages than this hide no more latency: measured on an H200, 4 to 6 stages of 32 to 48 KB saturate it.
 _MOST_STAGES = 8
@@ -18,6 +18,9 @@ _OTHER_REGISTERS = 24
 _RESERVE = 2048
 # Blocks that work at a time: the multiprocessors of an H100 or H200 (SXM).
 MULTIPROCESSORS = 132
+# Their shared memory in bytes, and the part of each block that the system takes (CUDA C++ Programming Guide,
+# "Compute Capabilities").  Code for older targets is measured there too.
+_SHARED_PER_SM, _SHARED_OF_SYSTEM = 228 * KB, KB
 # Rows of tiles in a band of the raster: neighbouring blocks share operands in the L2 cache.  At 8192^3 bands of 4
 # to 16 rows of pairs are within 1 % of each other.
 RASTER = 8
@@ -53,16 +56,27 @@ def registers_suffice(arch: str, groups: int, result: int) -> bool:
     return result // (WARPGROUP.threads * groups) + _OTHER_REGISTERS <= most
 
 
-def stages_of_cp_async(arch: str, registers: int, threads: int) -> int:
+def resident_blocks(arch: str, registers: int, threads: int) -> int:
+    """The blocks of ``threads`` with ``registers`` each for which a multiprocessor has registers."""
+    return Target.of(arch).registers_per_sm // (registers * threads)
+
+
+def shared_of_each(blocks: int) -> int:
+    """The shared memory of each of ``blocks`` on a multiprocessor, in bytes."""
+    return _SHARED_PER_SM // blocks - _SHARED_OF_SYSTEM
+
+
+def stages_of_cp_async(arch: str, registers: int, threads: int, stage_bytes: int, other_bytes: int) -> int:
     """The stages of a loop that multiplies by mma.sync, in blocks of ``threads`` with ``registers`` each, for the
     best occupancy.
 
-    Two blocks on a multiprocessor multiply while the other one waits: two stages are enough, and a third one would
-    take the shared memory of the second block.  A block alone needs a third stage.  Measured on an H200 at 8192^3
-    with tiles of 128x128x64: 405 TFLOP/s with two stages and 357 with three, where two blocks of four warps fit;
-    297 and 371 where one block of eight warps does.
+    Blocks that share a multiprocessor multiply while another one waits: a third stage is worth less than a second
+    block, and only taken where it leaves room for it.  Measured on an H200 at 8192^3 with tiles of 128x128x64: 405
+    TFLOP/s with two stages and 357 with three, where two blocks of four warps fit; 297 and 371 where one block of
+    eight warps does.  Three stages in each of two blocks are 1 to 1.5 % faster than two.
     """
-    return 2 if 2 * registers * threads <= Target.of(arch).registers_per_sm else 3
+    blocks = resident_blocks(arch, registers, threads)
+    return 2 if blocks > 1 and other_bytes + 3 * stage_bytes > shared_of_each(blocks) else 3
 
 
 def most_stages(arch: str, stage_bytes: int, other_bytes: int) -> int:

@@ -25,7 +25,20 @@ from functools import partial
 from tilemma.errors import Span
 from tilemma.ir import tile as t
 from tilemma.ir.effects import received, variables_set, written_views
-from tilemma.ir.expr import INDEX, Element, Expr, FragmentElement, Select, Var, add, binary, const, sub
+from tilemma.ir.expr import (
+    INDEX,
+    Element,
+    Expr,
+    FragmentElement,
+    Index,
+    Select,
+    Var,
+    add,
+    binary,
+    const,
+    sub,
+    value_of,
+)
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.substitution import Substitution
@@ -304,18 +317,18 @@ class _Specialisation:
             # An initial value of a tile is never read.
             top.append(a if ring is None else replace(a, buffer=ring, init=None))
         tiles: TileLoop | None = None
-        launch: Callable[[t.Body], t.Op] = partial(_launch_with, self.block)
+        launch: Callable[[t.Body], t.Parallel] = partial(_launch_with, self.block)
         choice = self.plan.choice
         if choice.persistent:
             tiles = TileLoop(
                 self.block.indices, choice.persistent, self.plan.row, choice.cluster, self.plan.fresh, span
             )
             launch = partial(tiles.around, self.block)
-            text = f"persistent blocks in bands of rows, clusters of {choice.cluster}"
+            text = f"persistent blocks in bands of rows, clusters of {choice.cluster}{self._variant()}"
             self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
         elif choice.cluster > 1:
             launch = partial(clustered, self.block, self.plan.row, choice.cluster, self.plan.fresh)
-            text = f"clusters of {choice.cluster}"
+            text = f"clusters of {choice.cluster}{self._variant()}"
             self.log.append(Decision("pipeline", self.kernel.name, text, {"cluster": choice.cluster}, span=span))
         starts = {
             role: tuple(t.Declare(s, const(0), span=span) for s in slots) for role, slots in self.slots.items()
@@ -326,7 +339,21 @@ class _Specialisation:
             t.InThreads(binary("eq", self.plan.wg, 0), first, True, span=span),
             t.InThreads(binary("ge", self.plan.wg, 1), others, True, span=span),
         )
-        return launch((*top, t.Parallel((self.plan.wg,), roles, WARPGROUP, span=span)))
+        made = launch((*top, t.Parallel((self.plan.wg,), roles, WARPGROUP, span=span)))
+        paired = self._paired()
+        return made if paired is None else replace(made, clustered=paired.name, tiles=paired.extent)
+
+    def _paired(self) -> Index | None:
+        """The index in which the blocks of clusters that the program does not ask for differ; None where there is
+        no other choice."""
+        settings = self.kernel.pipeline
+        index = self.block.indices[self.plan.row]
+        asked = settings is not None and settings.cluster is not None
+        return None if asked or self.plan.choice.cluster == 1 or value_of(index.extent) is not None else index
+
+    def _variant(self) -> str:
+        paired = self._paired()
+        return "" if paired is None else f" (another variant where `{paired.source_name}` has one tile)"
 
     def _tile_loop(self, tiles: TileLoop | None, body: t.Body, copies: bool) -> t.Body:
         """``body`` for each tile of a persistent block."""
