@@ -154,6 +154,8 @@ CLUSTER = 0.5e-6
 IDLE = 0.2
 # A launch, filling the ring once, and a store of one byte of the result by one block.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
+# From a tile to the next, besides these.
+TURN = 0.3e-6
 # Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, the events, and at
 # most so much for a bias and scales: the compiler lets larger ones share memory.
 SHARED_RATE, STAGING, EVENTS, RESERVED = 128.0, 32 * 1024, 256, 3072
@@ -305,7 +307,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     steps = cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy, filled)
     store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
-    seconds = rounds * (steps * step / on.clock + FILL + store)
+    seconds = rounds * (steps * step / on.clock + FILL + store) + TURN * (rounds - 1)
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     memory = _streamed(p, plan, on, batch * _moved(p, plan, (m, n, k)), tasks, steps)
     # Blocks that start and end together leave memory idle, and so do those without a task in the last round.
