@@ -316,6 +316,9 @@ CROQTILE = (
     block("auto x = swap(b, c);"),
     block("x = __cpp__(\"a\");"),
     "#define F(x) x\n#define G(x) F(x)\n" + f"#if {'F(' * 300}1{')' * 300}\n#endif\n{HEAD} {{ }}",
+    group("ma = mma.load b; mb = mma.load b; mma.row.row c, ma, mb;"),
+    block("x = select(n < 3, b, b);"),
+    thread("d = load_matrix_c<16, 8, 16>(c, 0, 0); a = load_matrix_a<16, 8, 16>(b, 0, 0); e = load_matrix_b<16, 8, 16>(b, 0, 0); [[schedule(k_tiles(0))]] mma.row.row d, a, e;"),
 )
 PYTHON = (
     python("m = mma.fill(0.0, 'f32'); x = mma.load(b); mma.row.row(m, x, x, k_tiles=3)",2),
@@ -474,5 +477,8 @@ PYTHON = (
         "c[0, 0] = 1.0", "c[0, 0] += 1.0", "c.at(0, 0)[0] = 1.0", "dma.copy(b, to='shared')", "trigger(event())",
         "sync.shared()", "tm.print('x')", "assert_(b[0, 0] > 3, 'x')", "shared('f32', 4)", "local('f32', 4)", "mma.fill(0.0, 'f32')")),
     python("s = shared('f32', 4, copies=2); x = var(0); def cond():;     s[0][1] = 1.0;     return n > 1; with while_(cond):;     x += 1"),
+    python("mma.row.row(c, mma.load(b), mma.load(b))",2),
+    python("x = tm.select(n < 3, b, b)"),
+    in_threads("d = tm.load_matrix_c[16, 8, 16](c, 0, 0); a = tm.load_matrix_a[16, 8, 16](b, 0, 0); e = tm.load_matrix_b[16, 8, 16](b, 0, 0); mma.row.row(d, a, e, k_tiles=(0,))"),
 )
 # fmt: on

@@ -25,8 +25,8 @@ from tilemma.ir import tile as t
 from tilemma.ir.checks import checked_index
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.expr import Expr
-from tilemma.ir.lane_registers import is_lane_values, multiply
-from tilemma.ir.refusals import NotBuiltYet, WrongArity, WrongValue, wrong_member
+from tilemma.ir.lane_registers import is_lane_values, multiply, option_of_lane_multiply
+from tilemma.ir.refusals import WrongArity, WrongValue, multiply_into_buffer, wrong_member
 from tilemma.ir.tiles import Bounded, FragmentValue, FutureValue, Tile
 from tilemma.ir.types import Contract
 
@@ -188,11 +188,7 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
         _of_lane(r, contract, acc_value, args, options, text)
         return None
     if isinstance(acc_value, (Tile, TileArray, FutureValue)):
-        raise NotBuiltYet(
-            args[0].span,
-            what="a multiplication straight into a buffer",
-            fix_text="accumulate in registers (`mc = mma.fill.f32 0.0f`) and `mma.store mc, buffer`",
-        )
+        raise multiply_into_buffer(args[0].span)
     acc = fragment_of(r, args[0], f"`{text}`")
     (a, left), (b, right) = _operand(r, args[1], text), _operand(r, args[2], text)
     options["negated"] = left != right
@@ -224,13 +220,7 @@ def _of_lane(
     named = options.pop("wanted", None)
     sparse = text.endswith(".sp")
     if options or len(args) != 3 + sparse or text.endswith(".async"):
-        raise WrongValue(
-            args[0].span,
-            what=f"`{text}` of one lane's registers",
-            got="an option",
-            wanted="`[[atom(NAME)]]` alone",
-            fix_text="leave it out, or multiply register tiles at the level of the group",
-        )
+        raise option_of_lane_multiply(text, args[0].span)
     a, b, *meta = (tile_of(r, x, f"`{text}`") for x in args[1:])
     multiply(r.b, contract, acc, a, b, named, meta[0] if meta else None)
 

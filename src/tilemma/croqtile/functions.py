@@ -13,7 +13,7 @@ from tilemma.errors import Span
 from tilemma.ir.checks import checked_division
 from tilemma.ir.constructs import KINDS
 from tilemma.ir.expr import Const, Expr, Select, binary, const
-from tilemma.ir.refusals import NotBuiltYet, WrongValue
+from tilemma.ir.refusals import NotBuiltYet, WrongValue, select_of_tiles
 from tilemma.ir.spellings import formula
 from tilemma.ir.tiles import Bounded, FutureValue, Tile
 
@@ -102,9 +102,5 @@ def select(r: Reader, node: ast.Call, name: str) -> Value:
         # Both are read, as arguments of a call are: only `?:` leaves one out.
         return (r.value(a), r.value(b))[not c.value]
     if r.whole is None and any(isinstance(r.value(x), (Tile, TileArray, FutureValue)) for x in (a, b)):
-        raise NotBuiltYet(
-            node.span,
-            what="`select` between tiles in memory or futures by a run-time condition",
-            fix_text="use `if`, or an array of tiles with a run-time subscript",
-        )
+        raise select_of_tiles(node.span)
     return _choice(r, cond, a, b, node.span)

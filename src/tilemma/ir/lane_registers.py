@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tilemma import dtypes
 from tilemma.atoms import MmaAtom
+from tilemma.errors import Span, spelled
 from tilemma.ir import tile as t
 from tilemma.ir.expr import Const, Expr, Var, const, value_of
 from tilemma.ir.lane_work import ExchangeName
@@ -83,6 +84,16 @@ def store_matrix(
             fix_text="pass the result of a multiply, or an accumulator of this instruction",
         )
     b.emit(t.LaneStore(held, _tile(b, view, at, atom.d.shape, what), atom.name))
+
+
+def option_of_lane_multiply(what: str, span: Span | None) -> WrongValue:
+    return WrongValue(
+        span,
+        what=f"`{what}` of one lane's registers",
+        got="an option",
+        wanted=spelled(span, "`[[atom(NAME)]]` alone", "`atom=NAME` alone"),
+        fix_text="leave it out, or multiply register tiles at the level of the group",
+    )
 
 
 def multiply(

@@ -53,6 +53,22 @@ class NotBuiltYet(CompileError):
     fix = "{fix_text}"
 
 
+def multiply_into_buffer(span: Span | None) -> NotBuiltYet:
+    """A multiply whose accumulator is in memory."""
+    fix = spelled(
+        span,
+        "accumulate in registers (`mc = mma.fill.f32 0.0f`) and `mma.store mc, buffer`",
+        'accumulate in registers (`mc = mma.fill(0.0, "f32")`) and `mma.store(mc, buffer)`',
+    )
+    return NotBuiltYet(span, what="a multiplication straight into a buffer", fix_text=fix)
+
+
+def select_of_tiles(span: Span | None) -> NotBuiltYet:
+    what = "`select` between tiles in memory or futures by a run-time condition"
+    fix = f"use {spelled(span, '`if`', '`if_`')}, or an array of tiles with a run-time subscript"
+    return NotBuiltYet(span, what=what, fix_text=fix)
+
+
 class WrongMember(CompileError):
     code = "wrong-member"
     found = "{kind} has no member `.{name}`"

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
-from tilemma.ir.lane_registers import multiply
-from tilemma.ir.refusals import NotBuiltYet, WrongValue
+from tilemma.ir.lane_registers import multiply, option_of_lane_multiply
+from tilemma.ir.refusals import WrongValue, multiply_into_buffer
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
 from tilemma.ir.tiles import FragmentValue, Tile, scalar
 from tilemma.ir.types import Contract
@@ -116,11 +116,7 @@ class Multiply:
             self._of_lane(held, a, b, options)
             return
         if isinstance(acc, TileValue):
-            raise NotBuiltYet(
-                builder(self._name).span,
-                what="a multiplication straight into a buffer",
-                fix_text='accumulate in registers (`mc = mma.fill(0.0, "f32")`) and `mma.store(mc, buffer)`',
-            )
+            raise multiply_into_buffer(builder(self._name).span)
         target = fragment_of(acc, self._name)
         (x, left), (y, right) = self._operand(a), self._operand(b)
         builder(self._name).mma(self._contract, target, x, y, negated=left != right, **options)
@@ -130,13 +126,7 @@ class Multiply:
         found = builder(self._name)
         named = options.pop("wanted", None)
         if any(v not in (None, ()) for v in options.values()):
-            raise WrongValue(
-                found.span,
-                what=f"`{self._name}` of one lane's registers",
-                got="an option",
-                wanted="`atom=NAME` alone",
-                fix_text="leave it out, or multiply register tiles at the level of the group",
-            )
+            raise option_of_lane_multiply(self._name, found.span)
         multiply(found, self._contract, acc, tile_of(a, self._name), tile_of(b, self._name), named)
 
     def _operand(self, x: Any) -> tuple[FragmentValue | Tile, bool]:

@@ -7,7 +7,7 @@ from typing import Any
 from tilemma.ir.checks import ConstantDivision, checked_division
 from tilemma.ir.expr import Select
 from tilemma.ir.expr import cdiv as _cdiv
-from tilemma.ir.refusals import NotBuiltYet
+from tilemma.ir.refusals import select_of_tiles
 from tilemma.ir.tiles import Bounded, describe, scalar
 from tilemma.lang import scalars, spans
 from tilemma.lang.registers import Elementwise, Fragment, elementwise
@@ -58,10 +58,6 @@ def select(cond: Any, x: Any, y: Any) -> Any:
         return MemoryExpression(select, cond, x, y)
     condition = scalars.boolean(cond, "select")
     if any(isinstance(v, TileValue) for v in (x, y)):
-        raise NotBuiltYet(
-            b.span,
-            what="`select` between tiles in memory or futures by a run-time condition",
-            fix_text="use `if_`, or an array of tiles with a run-time subscript",
-        )
+        raise select_of_tiles(b.span)
     one, other = scalars.with_one_type(scalars.operand(x, "select"), scalars.operand(y, "select"))
     return scalars.Value(Select(condition, one, other))

@@ -231,10 +231,14 @@ def _shared_bytes(op: Parallel) -> int:
 def _cluster_grid(cluster: Parallel, lo: Lowering) -> tuple[Sizes, tuple[tuple[launch.Size, str], ...]]:
     """The blocks of all clusters, numbered along x."""
     assert lo.cluster is not None
-    total: launch.Size = lo.cluster.size
-    for i in cluster.indices:
-        total = ("mul", total, _size(i))
-    limit = 2**31 - 1
+    return _along_x([lo.cluster.size, *map(_size, cluster.indices)])
+
+
+def _along_x(sizes: list[launch.Size]) -> tuple[Sizes, tuple[tuple[launch.Size, str], ...]]:
+    """The grid of as many blocks as the product of ``sizes``."""
+    total, limit = sizes[0], 2**31 - 1
+    for n in sizes[1:]:
+        total = ("mul", total, n)
     return (total, 1, 1), ((("le", total, limit), f"at most {limit} blocks: the grid is too large"),)
 
 
@@ -260,11 +264,7 @@ def _grid(lo: Lowering, op: Parallel) -> tuple[Sizes, tuple[tuple[launch.Size, s
             return (sizes[1], ("min", sizes[0], GRID_LIMIT), ("cdiv", sizes[0], GRID_LIMIT)), ()
         case 3 if not any(may_exceed(lo, i.extent, GRID_LIMIT) for i in op.indices[:2]):
             return (sizes[2], sizes[1], sizes[0]), ()
-    total = sizes[0]
-    for s in sizes[1:]:
-        total = ("mul", total, s)
-    limit = 2**31 - 1
-    return (total, 1, 1), ((("le", total, limit), f"at most {limit} blocks: the grid is too large"),)
+    return _along_x(sizes)
 
 
 def _size(i: Index) -> launch.Size:
