@@ -19,6 +19,7 @@ from tilemma.errors import TilemmaError
 from tilemma.ops import forms, launch_cache, mixed_plan
 from tilemma.ops import mixed as mixed_products
 from tilemma.ops.form_kernels import gated_tiles, sparse_tiles
+from tilemma.ops.mixed_kernels import mixed_sums
 from tilemma.ops.mixed_plan import MixedTile
 from tilemma.ops.plan import Hardware
 
@@ -274,6 +275,17 @@ def test_tiles_of_mixed_products(m: int, n: int, steps: int, group: int, bits: i
     sums = 4 * t.slices * t.groups * 64 * t.rows if t.slices > 1 else 0
     assert t.slices == 1 or 3 * stage + sums <= on.shared
     assert t.parts == 1 or (plain and s.k % (t.parts * t.slices * t.depth) == 0 and s.k // t.parts % group == 0)
+
+
+@pytest.mark.parametrize(
+    "tile, group",
+    [(MixedTile(16, 1, 2, 256, 1, step=32), 32), (MixedTile(40, 2, 2, 128, 1, step=32), 128)],
+    ids=str,
+)
+def test_the_ring_leaves_room_for_the_sums_of_slices(tile: MixedTile, group: int) -> None:
+    """Rows of stored sums are padded, which takes shared memory from the stages."""
+    constants = {"TV": "s4", "GROUP": group, **tile.constants, **tile.own(group)}
+    assert "in a ring of" in str(mixed_sums.compile("sm_90a", **constants).explain())
 
 
 def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

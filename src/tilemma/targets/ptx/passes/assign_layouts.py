@@ -18,7 +18,14 @@ from tilemma.passes.decision import Decision
 from tilemma.passes.rotations import Rotations
 from tilemma.records import record
 from tilemma.targets.ptx import tensor_copies
-from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, geometry, ldmatrix_rule, vector_rule, wgmma_rule
+from tilemma.targets.ptx.passes.shared_views import (
+    PADDING,
+    SWIZZLE_ATOMS,
+    geometry,
+    ldmatrix_rule,
+    vector_rule,
+    wgmma_rule,
+)
 
 # Ways of loading that read 16 bytes of several rows at a time, with the rule for their layout.
 _BY_16_BYTES = {"ldmatrix": "ldmatrix", "widened": "ldmatrix", "vectors": "vectors"}
@@ -158,9 +165,8 @@ def _plan(
     # TMA cannot read padded rows, so that only buffers that it does not access are padded.
     if staged and rows > 1 and (buffer.dtype.bits <= 16 or boxed) and legal:
         return _tiled(rows, row_bytes, legal[0]), f"{legal[0]}-byte swizzle, for stores of accumulators"
-    if staged and not boxed and rows > 1 and row_bytes % 32 == 0:
-        # A quad of lanes stores 32 bytes of a row: 32 bytes of padding move the next row to other banks.
-        return _plain(rows, row_bytes, 32), "rows padded by 32 bytes, for stores of accumulators"
+    if staged and not boxed and rows > 1 and row_bytes % PADDING == 0:
+        return _plain(rows, row_bytes, PADDING), "rows padded by 32 bytes, for stores of accumulators"
     return _plain(rows, row_bytes), "plain rows"
 
 

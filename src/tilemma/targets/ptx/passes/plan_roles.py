@@ -29,6 +29,7 @@ from tilemma.targets.ptx.passes.pipeline_model import (
     registers_suffice,
 )
 from tilemma.targets.ptx.passes.promote_copies import coefficient, promoted
+from tilemma.targets.ptx.passes.shared_views import PADDING
 from tilemma.targets.ptx.passes.stage_results import staged_results
 from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
@@ -252,11 +253,15 @@ class BlockPlan:
         return row, Choice(stages, cluster, blocks, reverse)
 
     def _least(self, buffer: Buffer, pieces: int) -> int:
-        """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged."""
+        """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged.
+
+        Rows to which accumulators of 32 bits are stored may be padded (`assign_layouts`).
+        """
         whole, shape = size_of(buffer), [value_of(e) or 0 for e in buffer.shape]
         uses = [op for op in walk(self.program) if any(v.base.name == buffer.name for v in touched(op))]
         if len(shape) != 2 or [type(op) for op in uses] != [t.Store, t.Copy]:
-            return whole
+            padded = buffer.dtype.bits > 16 and any(isinstance(op, t.Store) for op in uses)
+            return whole + prod(shape[:-1]) * PADDING * padded
         store, copy = uses
         assert isinstance(store, t.Store) and isinstance(copy, t.Copy)
         by_rows = value_of(store.dst.axes[-1].extent) == shape[1] and store.dst.static_shape is not None

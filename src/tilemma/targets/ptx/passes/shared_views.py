@@ -10,6 +10,8 @@ from tilemma.ir.types import Buffer, View
 from tilemma.passes.contraction import Stored, divides, divisor
 
 SWIZZLE_ATOMS = (128, 64, 32, 16)
+# Bytes by which rows are padded that quads of lanes store 32 bytes of: the next row is in other banks.
+PADDING = 32
 
 
 def geometry(buffer: Buffer) -> tuple[int, int]:
