@@ -1,5 +1,5 @@
-"""Negated operands, and accumulators that are read before their products are scaled, on a GPU: the programs of the
-tests of the language, in both languages."""
+"""Negated and exchanged operands, and accumulators that are read before their products are scaled, on a GPU: the
+programs of the tests of the language, in both languages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_exchanged_operands as exchanged
 import test_negated_operands as negated
 import test_scaled_sums as sums
 from differential import croqtile_kernel, python_kernel
@@ -45,3 +46,9 @@ def test_negated_operands(t: str, d: str, arch: str, level: str, text: str, sign
 def test_accumulators_are_read_before_they_are_scaled(t: str, k: int, arch: str, form: str) -> None:
     for n in (0, 1):
         check(sums.reading(t, k, form), arch, *sums.problem(t, k, form == "reduction", n))
+
+
+@pytest.mark.parametrize("case", exchanged.CASES)
+def test_exchanged_operands(case: Any) -> None:
+    given = exchanged.arrays(case)
+    check(exchanged.programs(case), case[-1], given, {"c": exchanged.wanted(case, given)})

@@ -10,7 +10,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
 from tilemma.atoms.choose import select_from
-from tilemma.errors import Note, Refusal
+from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import DeclareFragment, FragmentRef, Kernel, Load, Mma, Op, Operand, Reduce
@@ -29,6 +29,7 @@ from tilemma.targets.ptx.passes.lane_targets import check_lane_targets
 from tilemma.targets.ptx.passes.load_plans import load_plan
 from tilemma.targets.ptx.passes.shared_views import SWIZZLE_ATOMS, holds, wgmma_rule
 from tilemma.targets.ptx.passes.snapshot import stale_fragments
+from tilemma.targets.ptx.passes.swap_operands import transposed
 from tilemma.targets.ptx.target import Target
 
 # A tile of more registers cannot be held in registers: refuse it early, because compiling it would take long.
@@ -45,6 +46,8 @@ class ChooseAtoms:
     """
 
     arch: str
+    # Fragments of products that are computed as transposes already.
+    turned: frozenset[str] = frozenset()
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         """Raises NoInstruction with the table of refusals, AtomMismatch, FragmentLayouts, ElementTiles or
@@ -62,12 +65,34 @@ class ChooseAtoms:
         for component, names in components(works, kernel):
             if reduced & names or any(w.a_stored is None for w in component):
                 component = [replace(w, whole_rows=True) for w in component]
-            for work, choice in zip(component, self._choose(component, log), strict=True):
+            try:
+                choices = self._choose(component, log)
+            except NoInstruction as refused:
+                return self._as_transposes(kernel, names, log, refused)
+            for work, choice in zip(component, choices, strict=True):
                 chosen[id(work.mma)] = choice
         named = _named_operands(works, chosen)
         plans = element_plans(kernel, _plans(works, chosen, named))
         _check_registers(fragments, plans)
         return _decided(kernel, chosen, named, plans, self.arch)
+
+    def _as_transposes(
+        self, kernel: Kernel, names: set[str], log: list[Decision], refused: NoInstruction
+    ) -> Kernel:
+        """The kernel with operands of these products exchanged; raises ``refused`` where that is of no help."""
+        turned = None if names & self.turned else transposed(kernel, names)
+        if turned is None:
+            raise refused
+        found: list[Decision] = []
+        try:
+            decided = ChooseAtoms(self.arch, self.turned | names).run(turned, found)
+        except CompileError:
+            raise refused from None
+        for name in dict.fromkeys(m.acc.name for m in Fragments(kernel.body).multiplies if m.acc.name in names):
+            text = "its transpose is computed, with the operands exchanged: no instruction divides its rows"
+            log.append(Decision("atoms", name, text))
+        log += found
+        return decided
 
     def _choose(self, works: list[Work], log: list[Decision]) -> list[Choice]:
         refusals: list[Refusal] = []
