@@ -167,8 +167,9 @@ OVERLAP = 0.25
 # How much higher the clock is where the tensor cores do not work.
 BOOST = 0.2
 # The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
-# between them, at this share of the cost of reading it from memory.
-CACHE, FAR = 25 << 20, 0.8
+# between them, at this share of the cost of reading it from memory; of split products, whose tiles are few, at the
+# second.
+CACHE, FAR, FAR_PARTS = 25 << 20, 0.8, 0.25
 # Bytes on their way that keep memory busy, and so many that more slow it down.  Both were found by sweeps of
 # products of few rows, and so was the next: the rate at which TMA moves rows and fills those beyond an edge with
 # zeros, over that of memory.
@@ -252,10 +253,11 @@ def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
     """Bytes of one batch, of extents ``shape``, between memory and the chip."""
     (m, n, k), size = shape, p.lhs.dtype.bytes
     left, right = float(m * k * size), float(n * k * size)
+    far = FAR if plan.split == 1 else FAR_PARTS
     if m > plan.tile[0] * plan.cluster[0] and right > CACHE:
-        right *= 1 + FAR
+        right *= 1 + far
     if n > plan.tile[1] * plan.cluster[1] and left > CACHE:
-        left *= 1 + FAR
+        left *= 1 + far
     parts = plan.split * m * n * 4 if plan.split > 1 else 0
     return left + right + m * n * p.out.dtype.bytes + parts
 
