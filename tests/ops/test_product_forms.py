@@ -22,6 +22,7 @@ from tilemma.ops.form_kernels import gated_tiles, sparse_tiles
 from tilemma.ops.mixed_kernels import mixed_sums
 from tilemma.ops.mixed_plan import MixedTile
 from tilemma.ops.plan import Hardware
+from tilemma.runtime.arrays import describe
 
 
 @pytest.mark.parametrize("seed", range(examples(12)))
@@ -42,7 +43,7 @@ def test_many_random_calls_are_within_the_bound(name: str, first: int) -> None:
 SMALL = {"TILE_M": 64, "TILE_N": 64, "GROUPS": 1}
 LARGE = {"TILE_M": 128, "TILE_N": 128, "GROUPS": 2}
 TILES: dict[str, tuple[dict[str, int], ...]] = {
-    "gated": ({**SMALL, "TILE_K": 32}, {**LARGE, "TILE_K": 64}),
+    "gated": ({**SMALL, "TILE_N": 128, "TILE_K": 32}, {**LARGE, "TILE_K": 64}),
     "sparse": (SMALL, LARGE),
     "mixed": ({"TILE_M": 16, "TILE_K": 64, "GROUPS": 1}, {"TILE_M": 24, "TILE_K": 128, "GROUPS": 2}),
     "convolution": (
@@ -340,3 +341,16 @@ def test_large_tiles_leave_room_for_copies_ahead(name: str) -> None:
     assert any(c["to"].startswith("out[") and c["engine"] == "tma" for c in plan.copies)
     cubin = compiled.assembled()
     assert not cubin.spills and not cubin.warnings
+
+
+def test_tiles_fill_one_round_rather_than_two() -> None:
+    """128 tiles of 128 x 128 on 132 SMs are faster than twice as many of half the size."""
+
+    def chosen(m: int, n: int) -> tuple[int, int]:
+        result = describe(np.empty((1, 1), np.float16))._replace(shape=(m, n), device=("no device", 0))
+        found = forms.tile(result, m, n, 64, lambda rows, columns: forms.clocks(rows, columns, 128, 128))
+        return found["TILE_M"], found["TILE_N"]
+
+    assert chosen(512, 4096) == (128, 128)
+    assert chosen(64, 14336)[0] == 64
+    assert chosen(8192, 8192) == (128, 256)

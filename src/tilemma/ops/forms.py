@@ -19,7 +19,7 @@ from tilemma.ops import arguments, launch_cache, plans
 from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import choose
 from tilemma.ops.operand_layouts import aligned, transposed_product
-from tilemma.ops.plan import hardware
+from tilemma.ops.plan import PORT, Hardware, hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.product import caller_names
 from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part, workspaces
@@ -28,6 +28,8 @@ from tilemma.ops.workspace import allocate, launch_template
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
 _WARM = launch_cache.WarmCalls()
+# Rows and columns of tiles, of equally fast ones the first; clocks of a step besides transfers and multiplies.
+TILES, STEP = ((128, 256), (128, 128), (128, 64), (64, 128), (64, 64)), 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +170,30 @@ def widened(x: ArrayRef, shape: tuple[int, ...]) -> ArrayRef:
     return x._replace(shape=(*lead, *x.shape[-2:]), strides=(*steps, *x.strides[-2:]))
 
 
-def tile(result: ArrayRef, m: int, n: int, columns: int = 256, depth: int = 64) -> dict[str, int]:
-    """The tile of a block: the largest of 128 x ``columns`` that leaves no SM idle, or on the CPU one as large as
-    the result."""
+def tile(
+    result: ArrayRef, m: int, n: int, depth: int, step: Callable[[int, int], float], columns: int = 256
+) -> dict[str, int]:
+    """The tile of a block, of at most ``columns``: the fastest, or on the CPU one as large as the result.
+
+    ``step``: the clocks of a step of ``depth`` of a tile of so many rows and columns.
+    """
     if result.device[0] == "cpu":
         return {"TILE_M": padded(m, 64, 512), "TILE_N": padded(n, 64, 512), "TILE_K": depth, "GROUPS": 1}
-    sms = hardware(result.device).sms
-    batch = math.prod(result.shape[:-2])
-    sizes = ((128, columns), (128, 128), (128, 64), (64, 64))
-    fitting = (s for s in sizes if s[1] <= columns and batch * cdiv(m, s[0]) * cdiv(n, s[1]) >= sms)
-    rows, wide = next(fitting, sizes[-1])
+    sms, batch = hardware(result.device).sms, math.prod(result.shape[:-2])
+
+    def cost(size: tuple[int, int]) -> float:
+        tiles = batch * cdiv(m, size[0]) * cdiv(n, size[1])
+        return cdiv(tiles, sms) * step(*size)
+
+    rows, wide = min((s for s in TILES if s[1] <= columns), key=cost)
     return {"TILE_M": rows, "TILE_N": wide, "TILE_K": depth, "GROUPS": rows // 64}
+
+
+def clocks(rows: int, columns: int, left: int, right: int, rate: float = 1.0) -> float:
+    """Clocks of a step of a tile whose rows and columns have ``left`` and ``right`` bytes in it; ``rate``: how
+    many times as fast as two dense operands they are multiplied."""
+    on = Hardware()
+    return max(rows * columns * right / (on.tensor * rate), (rows * left + columns * right) / PORT) + STEP
 
 
 def staged(result: ArrayRef) -> bool:

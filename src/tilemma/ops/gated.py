@@ -75,6 +75,7 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         axes = (letter, "K") if major == "row" else ("K", letter)
         values |= {name: major, f"{name[0]}0": axes[0], f"{name[0]}1": axes[1], f"{name[0]}B": batches(array, "B")}
     named = {"a": call.a, "b": call.b, "up": second}
-    tile = forms.tile(result, shape[-2], shape[-1], columns=128)
+    # Each column is one of ``gate`` and one of ``up``.
+    tile = forms.tile(result, shape[-2], shape[-1], 64, lambda m, n: forms.clocks(m, 2 * n, 128, 128), columns=128)
     values |= {"T": call.a.dtype.name, "GATED": gating, **tile}
     return forms.prepared(call, out, result, made, gated_tiles, operands, named, values)
