@@ -21,3 +21,13 @@ def test_unknown_names_get_the_nearest():
     with pytest.raises(UnknownArch) as caught:
         Target.of("sm_90b")
     assert "sm_90" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("sm_70", "sm_75"), ("90", "sm_90"), ("8.9", "sm_89"), ("compute_80", "sm_80"), ("H200", "sm_90a")],
+)
+def test_other_names_of_a_target_are_answered_with_its_own(said: str, meant: str) -> None:
+    with pytest.raises(UnknownArch) as caught:
+        Target.of(said)
+    assert caught.value.remedy == f"did you mean `{meant}`?"

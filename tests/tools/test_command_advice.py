@@ -64,7 +64,7 @@ CASES = [
      "check two.co g --schedules 1 --shape N=4 --arg s=3"),
     ("no-sizes", "add `--shape N=..`", "check sized.co --schedules 1", "check sized.co --schedules 1 --shape N=777777"),
     ("unknown-arch", "did you mean `sm_90`", f"{RUN} --arch sm_99", f"{RUN} --arch sm_90"),
-    ("unknown-arch", "such as `sm_80`", f"{RUN} --arch ampere", f"{RUN} --arch sm_80"),
+    ("unknown-arch", "did you mean `sm_80`", f"{RUN} --arch ampere", f"{RUN} --arch sm_80"),
     ("bad-argument", "leave it out", f"{RUN} --grid 4", RUN),
     ("bad-argument", "leave it out", f"{RUN} --block 32", RUN),
     ("bad-argument", "leave it out", f"{RUN} --expect a0=1", RUN),

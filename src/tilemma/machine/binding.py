@@ -193,7 +193,7 @@ def _bind_simple(launch: Mapping[str, Any], entry: Entry, args: Mapping[str, Any
         refuse(
             f"{len(args)} arguments for {len(entry.parameters)} parameters",
             f"one for each of {', '.join(p.name for p in entry.parameters)}, in order",
-            "pass a dict in the order of the parameters",
+            "pass a dict in the order of the parameters; on the command line, an `--arg` for each",
         )
     arrays: dict[str, Any] = {}
     parameters: list[tuple[str, Any]] = []

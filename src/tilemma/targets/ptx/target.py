@@ -6,6 +6,8 @@ PTX ISA, "Target ISA Notes" of each instruction.
 
 from __future__ import annotations
 
+import re
+
 from tilemma.errors import CompileError, nearest
 from tilemma.forking import cached_property
 from tilemma.records import record
@@ -21,6 +23,23 @@ class UnknownArch(CompileError):
     found = "`{arch}` is not a target"
     expected = "one of {known}"
     fix = "{suggestion}"
+
+
+# Names of cards and generations.
+_NAMED = {
+    "turing": "sm_75", "t4": "sm_75", "ampere": "sm_80", "a100": "sm_80", "ada": "sm_89", "l40": "sm_89",
+    "hopper": "sm_90a", "h100": "sm_90a", "h200": "sm_90a", "blackwell": "sm_100", "b200": "sm_100",
+}  # fmt: skip
+
+
+def _meant(arch: str) -> str | None:
+    """The target of a card's name, of a number (`90`, `8.0`, `compute_80`), or the oldest for one before it."""
+    number = re.fullmatch(r"(?:sm_?|compute_)?(\d{1,2})\.?(\d)([af]?)", arch.lower())
+    if number is None:
+        return _NAMED.get(arch.lower())
+    named = f"sm_{number[1]}{number[2]}{number[3]}"
+    oldest = min(_TARGETS.values(), key=lambda t: t.number)
+    return oldest.arch if int(number[1] + number[2]) < oldest.number else named if named in _TARGETS else None
 
 
 @record(slots=False)
@@ -46,7 +65,7 @@ class Target:
         """The target called ``arch``; UnknownArch, with the nearest name, when there is none."""
         if arch in _TARGETS:
             return _TARGETS[arch]
-        near = nearest(arch, tuple(_TARGETS))
+        near = _meant(arch) or nearest(arch, tuple(_TARGETS))
         raise UnknownArch(
             arch=arch,
             known=", ".join(_TARGETS),
