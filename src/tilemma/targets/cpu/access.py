@@ -91,14 +91,16 @@ class Access:
         if self.reshape is None:
             return array
         shape = tuple(int(e(f)) for e in self.reshape)
-        other = array.view()
         try:
-            other.shape = (*array.shape[:leading], *shape)
-        except (AttributeError, ValueError):
+            other = array.reshape((*array.shape[:leading], *shape))
+        except ValueError:
+            other = None
+        # A copy would take what is stored in it.
+        if other is None or not (array.size == 0 or np.may_share_memory(other, array)):
             raise TileMismatch(
                 what=f"`{self.buffer.name}` of shape {list(array.shape[leading:])} is spanned as {list(shape)}",
                 rule="the same number of elements, contiguous in memory",
-            ) from None
+            )
         return other
 
     def place(self, f: Frame) -> Place:
@@ -272,7 +274,7 @@ class Access:
         ok = np.ones(lanes, bool)
         for position, (c, limit) in enumerate(zip(at, limits, strict=True)):
             fits = (c >= 0) & (c < limit)
-            out = ~np.broadcast_to(fits, (lanes,)) if mask is None else ~fits & mask
+            out = ~np.broadcast_to(fits, (lanes,)) if mask is None else np.logical_not(fits) & mask
             if (not self.clips or (storage.copies and position == 0)) and np.any(out):
                 bad = np.broadcast_to(c, (lanes,))[out][0]
                 raise ViewOutside(buffer=storage.name, where=f"index {bad} of {limit}")
