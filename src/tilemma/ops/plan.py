@@ -43,7 +43,7 @@ class Plan:
     loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
     groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
     ``fused``: the blocks that compute the slices of K add them in the same kernel (`fused`; `candidates` has none,
-    because they have not been timed).
+    because two kernels were faster).
     """
 
     kernel: str
