@@ -61,8 +61,8 @@ PIPELINED = (
 SPILLING = ((256, 128, 64), (64, 256, 64))
 # Those of integers are converted to f32 for an epilogue.
 SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
-# Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums are
-# computed by hand: their plain text was slower, or has not been timed.
+# Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
+# are computed by hand: their plain text was slower, or has not been timed.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 # Of products with a long K, the blocks that compute one part of K of neighbouring tiles: in one group of SMs they
 # read from the same half of the L2 cache.
