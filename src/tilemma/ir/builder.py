@@ -512,7 +512,7 @@ def element_type(name: str | DType, span: Span | None = None) -> DType:
         near = dtypes.named_elsewhere(called) or nearest(called, dtypes.names())
         meant = f"did you mean `{near}`?" if isinstance(name, str) or not near else f'write "{dtypes.dtype(near)}"'
         if isinstance(name, (int, tuple, list)):
-            near, meant = "f32", 'write the element type first, such as "f32", then the extents'
+            near, meant = "f32", 'an element type is a text such as "f32", and stands before the extents'
         raise UnknownDtype(
             span,
             name=f"class {called}" if isinstance(name, type) else called or described(name),

@@ -21,6 +21,10 @@ class Namespace:
     # Names that are answered by `_forms`; others of other libraries by the form of the language.
     _own_names: ClassVar[Container[str]] = ()
 
+    @property
+    def article(self) -> str:
+        return f"`{self._spelled}`"
+
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise WrongValue(
             caller_span(),
@@ -35,7 +39,7 @@ class Namespace:
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):
                 raise AttributeError(name)
-            known = [n for n in dir(self) if not n.startswith("_")]
+            known = [n for n in dir(self) if not n.startswith("_") and n != "article"]
             forms, subject = f"write {self._forms}", None if name in self._own_names else "a"
             e = wrong_member(caller_span(), f"`{self._spelled}`", name, known, forms, subject)
             raise NoSuchMember(e.span, **e.facts)

@@ -267,6 +267,8 @@ class TileValue(MemoryOperators):
             refuse_effect(running.pure, f"`{self._tile.view.base.name}`")
         if isinstance(value, TileValue):
             raise self._assigned_tile()
+        if article(value) in ("a register tile", "arithmetic on register tiles"):
+            raise refused("scalar", f"{self}[...] =", article(value), f"store the tile: `mma.store(tile, {self})`")
         e = operand_as(value, self.dtype, f"{self._tile.view.base.name}[...] =")
         b.set_element(self.tile, self._coordinates(keys), e)
 
