@@ -37,37 +37,18 @@ def convolution_tiles(
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    T="f16",
-    TC="f16",
-    TB="f16",
-    TO="f16",
-    C_IMAGES="IMAGES",
-    C_P="P",
-    C_Q="Q",
-    C_O="O",
-    OUT0="IMAGES",
-    OUT1="P",
-    OUT2="Q",
-    BIAS_BATCH=1,
+    # Element types.
+    T="f16", TC="f16", TB="f16", TO="f16",
+    # Dimensions of the arrays, and which of them are contiguous.
+    C_IMAGES="IMAGES", C_P="P", C_Q="Q", C_O="O", OUT0="IMAGES", OUT1="P", OUT2="Q", BIAS_BATCH=1,
     BIAS="O",
-    TILE_B=1,
-    TILE_P=8,
-    TILE_Q=16,
-    TILE_O=128,
-    TILE_C=64,
-    GROUPS=2,
-    SPLIT=1,
-    STRIDE_H=1,
-    STRIDE_W=1,
-    PADDING_H=0,
-    PADDING_W=0,
-    DILATION_H=1,
-    DILATION_W=1,
-    SCALE=False,
-    ADDEND="",
-    ALONG="",
-    ACTIVATION="",
-):
+    # The window.
+    STRIDE_H=1, STRIDE_W=1, PADDING_H=0, PADDING_W=0, DILATION_H=1, DILATION_W=1,
+    # The plan.
+    TILE_B=1, TILE_P=8, TILE_Q=16, TILE_O=128, TILE_C=64, GROUPS=2, SPLIT=1,
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
     """A block computes TILE_O channels of TILE_P x TILE_Q pixels of TILE_B images; each step multiplies TILE_C
     channels of one element of the filter.
 
@@ -124,26 +105,15 @@ def add_tiles(
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    TC="f16",
-    TB="f16",
-    TO="f16",
-    C_IMAGES="IMAGES",
-    C_P="P",
-    C_Q="Q",
-    C_O="O",
-    BIAS_BATCH=1,
-    BIAS="O",
-    TILE_B=1,
-    TILE_P=8,
-    TILE_Q=16,
-    SPLIT=2,
-    SCALE=False,
-    ADDEND="",
-    ALONG="",
-    ACTIVATION="",
-    THREADS=128,
-    EACH=4,
-):
+    # Element types.
+    TC="f16", TB="f16", TO="f16",
+    # Dimensions of the arrays, and which of them are contiguous.
+    C_IMAGES="IMAGES", C_P="P", C_Q="Q", C_O="O", BIAS_BATCH=1, BIAS="O",
+    # The plan.
+    TILE_B=1, TILE_P=8, TILE_Q=16, SPLIT=2, THREADS=128, EACH=4,
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
     """The result of parts of the steps: their sums, in order, and the epilogue."""
     images, P, Q, outputs = out.shape
     down, across = cdiv(P, TILE_P), cdiv(Q, TILE_Q)

@@ -60,31 +60,15 @@ def mixed_sums(
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    T="f16",
-    TV="s8",
-    TS="f32",
-    TC="f16",
-    TB="f16",
-    TO="f16",
-    AB="B",
-    VB=1,
-    SB=1,
-    C0="M",
-    C1="N",
-    BIAS_BATCH=1,
-    BIAS="N",
-    GROUP=128,
-    TILE_M=16,
-    TILE_K=64,
-    GROUPS=1,
-    SLICES=1,
-    STEP=32,
-    LEVEL="group-4",
-    SCALE=False,
-    ADDEND="",
-    ALONG="",
-    ACTIVATION="",
-):
+    # Element types.
+    T="f16", TV="s8", TS="f32", TC="f16", TB="f16", TO="f16",
+    # Dimensions of the arrays, and which of them are contiguous.
+    AB="B", VB=1, SB=1, C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
+    # The plan.
+    GROUP=128, TILE_M=16, TILE_K=64, GROUPS=1, SLICES=1, STEP=32, LEVEL="group-4",
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
     """out[b] = activation(alpha * a[b] x (values * scales) + beta * c[b] + bias).
 
     The transposed product is computed: the weights are its left operand.  Their values are exact in T.  The
@@ -136,34 +120,16 @@ def mixed_tiles(
     alpha: tm.Float,
     beta: tm.Float,
     *,
-    T="f16",
-    TV="s8",
-    TS="f32",
-    TZ="f32",
-    TC="f16",
-    TB="f16",
-    TO="f16",
-    AB="B",
-    VB=1,
-    SB=1,
-    ZB=1,
-    ZERO_COUNT="GROUP_COUNT",
-    ZN="N",
-    C0="M",
-    C1="N",
-    BIAS_BATCH=1,
+    # Element types.
+    T="f16", TV="s8", TS="f32", TZ="f32", TC="f16", TB="f16", TO="f16",
+    # Dimensions of the arrays, and which of them are contiguous.
+    AB="B", VB=1, SB=1, ZB=1, ZERO_COUNT="GROUP_COUNT", ZN="N", C0="M", C1="N", BIAS_BATCH=1,
     BIAS="N",
-    PACKED=False,
-    ZEROS=False,
-    GROUP=128,
-    TILE_M=16,
-    TILE_K=64,
-    GROUPS=1,
-    SCALE=False,
-    ADDEND="",
-    ALONG="",
-    ACTIVATION="",
-):
+    # The plan.
+    PACKED=False, ZEROS=False, GROUP=128, TILE_M=16, TILE_K=64, GROUPS=1,
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
     """out[b] = activation(alpha * a[b] x w + beta * c[b] + bias), w = (values - zeros) * scales in type T.
 
     The transposed product is computed: the weights are its left operand, made in registers.
