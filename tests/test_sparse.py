@@ -79,3 +79,58 @@ def test_sizes_of_zero_are_sizes(shape: tuple[int, int]) -> None:
 def test_parts_of_different_matrices_are_refused(values: Any, words: Any, shape: Any) -> None:
     with pytest.raises(WrongArgument):
         tm.sparse.Sparse(np.ones(values, np.float16), np.zeros(words, np.uint32), shape).decompress()
+
+
+def lanes(words: Any, order: str) -> Any:
+    """Croqtile's prepacked words by their definition: word by word, as a lane of wgmma or mma.sp holds them."""
+    rows, columns = words.shape
+    out = np.zeros(words.size, np.uint32)
+    first = np.zeros_like(words)
+    for r in range(rows):
+        block, upper, row = r // 16 * 16, r % 16 // 8, r % 8
+        for c in range(columns):
+            if order == "prepack_v2_fp8":
+                lane = row << 2 | (c % 2) << 1 | upper
+                out[(r // 16 * (columns // 2) + c // 2) * 32 + lane] = words[r, c]
+                continue
+            for half in (0, 1):
+                sixteen = int(words[r, c]) >> 16 * half & 0xFFFF
+                first[block + 2 * row + half, c] |= np.uint32(sixteen << 16 * upper)
+    if order == "prepack":
+        return first
+    for r in range(rows):
+        for c in range(columns if order == "prepack_v2" else 0):
+            out[(r // 16 * columns + c) * 16 + r % 16] = first[r, c]
+    return out.reshape(words.shape)
+
+
+@pytest.mark.parametrize("order", ["prepack", "prepack_v2", "prepack_v2_fp8"])
+@pytest.mark.parametrize("shape", [(16, 2), (48, 6), (64, 4)])
+def test_prepacked_metadata(order: str, shape: tuple[int, int]) -> None:
+    words = np.random.default_rng(1).integers(0, 2**32, shape, dtype=np.uint32)
+    packed = tm.sparse.prepack(words, order)
+    np.testing.assert_array_equal(packed, lanes(words, order))
+    np.testing.assert_array_equal(tm.sparse.unpack(packed, order), words)
+
+
+@pytest.mark.parametrize("call", [tm.sparse.prepack, tm.sparse.unpack])
+@pytest.mark.parametrize(
+    ("words", "order", "name"),
+    [
+        (np.zeros((16, 2), np.uint32), "v2", "order"),
+        (np.zeros((16, 2), np.uint32), 2, "order"),
+        (np.zeros((16, 2), np.uint16), "prepack", "metadata"),
+        (np.zeros((24, 2), np.uint32), "prepack_v2", "metadata"),
+        (np.zeros((16, 3), np.uint32), "prepack_v2_fp8", "metadata"),
+        (np.zeros(16, np.uint32), "prepack", "metadata"),
+    ],
+)
+def test_words_that_no_order_has(call: Any, words: Any, order: Any, name: str) -> None:
+    with pytest.raises(WrongArgument) as caught:
+        call(words, order)
+    assert f"`{name}`" in str(caught.value)
+
+
+def test_an_empty_matrix_has_no_words() -> None:
+    none = np.zeros((0, 4), np.uint32)
+    assert tm.sparse.prepack(none).shape == tm.sparse.unpack(none, "prepack_v2_fp8").shape == (0, 4)

@@ -155,6 +155,8 @@ def functions() -> list[Function]:
         Function("Quantized", lambda *x: tm.Quantized(*x).dequantize(), (np.zeros((8, 16), np.int8), np.ones((1, 8), np.float32), None, "s8", 16, (16, 8))),
         Function("sparse.prune", tm.sparse.prune, (half(16, 64),)),
         Function("sparse.compress", tm.sparse.compress, (tm.sparse.prune(half(16, 64)), "u32")),
+        Function("sparse.prepack", tm.sparse.prepack, (np.zeros((16, 2), np.uint32), "prepack")),
+        Function("sparse.unpack", tm.sparse.unpack, (np.zeros((16, 2), np.uint32), "prepack_v2_fp8")),
         Function("sparse.Sparse", lambda *x: tm.sparse.Sparse(*x).decompress(), (half(16, 32), np.zeros((16, 2), np.uint32), (16, 64))),
         Function("machine.View.register", view.register, ("%r1",)),
         Function("machine.View.lane", view.lane, (0,)),

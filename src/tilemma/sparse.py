@@ -21,6 +21,13 @@ from tilemma.runtime.arrays import describe
 from tilemma.runtime.host import host_copy, like
 
 _WORDS = ("u8", "u16", "u32")
+# Croqtile's orders of prepacked metadata, those of the lanes that hold it.  For each the parts that move: two of
+# these are a word, or a pair of words; and the order of the axes (16 rows, upper or lower 8, row, words, part).
+_ORDERS: dict[str, tuple[type, tuple[int, ...]]] = {
+    "prepack": (np.uint16, (0, 2, 4, 3, 1)),
+    "prepack_v2": (np.uint16, (0, 3, 2, 4, 1)),
+    "prepack_v2_fp8": (np.uint32, (0, 3, 2, 4, 1)),
+}
 
 
 @record(eq=False)
@@ -98,6 +105,47 @@ def compress(x: Any, metadata: str = "u32") -> Sparse:
     stored = np.take_along_axis(values, sparsity.columns_of(fields, t), axis=1)
     words = sparsity.words_of(fields, dtype(metadata))
     return Sparse(like(x, stored), like(x, words), (values.shape[0], values.shape[1]))
+
+
+def prepack(metadata: Any, order: str = "prepack") -> Any:
+    """Metadata in words of u32 [M, K/32], as `compress` makes it, in an order of Croqtile's prepacked metadata.
+
+    ``order`` is "prepack" or "prepack_v2" for elements of 16 bits, "prepack_v2_fp8" for floats of 8 bits.  Raises
+    WrongArgument where it is another one, or the words do not fill it: M is a multiple of 16, and a row of 8-bit
+    floats has an even number of words.
+    """
+    words, blocks, axes = _blocks("prepack", metadata, order)
+    return _joined(metadata, words, blocks.transpose(axes))
+
+
+def unpack(metadata: Any, order: str = "prepack") -> Any:
+    """The inverse of `prepack`: metadata that kernels take.  Raises WrongArgument as `prepack`."""
+    words, blocks, axes = _blocks("unpack", metadata, order)
+    packed = blocks.reshape([blocks.shape[axis] for axis in axes])
+    return _joined(metadata, words, packed.transpose(np.argsort(axes)))
+
+
+def _blocks(function: str, metadata: Any, order: str) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
+    if not isinstance(order, str) or order not in _ORDERS:
+        wanted = ", ".join(map(repr, _ORDERS))
+        raise WrongArgument(function=function, name="order", got=described(order), wanted=wanted)
+    part, axes = _ORDERS[order]
+    words, pairs = host_copy(metadata), np.dtype(part).itemsize // 2
+    if words.dtype != np.uint32 or words.ndim != 2 or words.shape[0] % 16 or words.shape[1] % pairs:
+        even = ", an even number in a row" if pairs == 2 else ""
+        raise WrongArgument(
+            function=function,
+            name="metadata",
+            got=f"shape {list(words.shape)} of {words.dtype}",
+            wanted=f"words of u32 for a multiple of 16 rows{even}",
+        )
+    rows, columns = words.shape
+    blocks: NDArray[Any] = np.ascontiguousarray(words).view(part).reshape(rows // 16, 2, 8, columns // pairs, 2)
+    return words, blocks, axes
+
+
+def _joined(metadata: Any, words: NDArray[Any], blocks: NDArray[Any]) -> Any:
+    return like(metadata, np.ascontiguousarray(blocks).view(np.uint32).reshape(words.shape))
 
 
 def _width(function: str, t: DType, values: NDArray[Any], unit: int = 0) -> int:
