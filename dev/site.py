@@ -28,6 +28,7 @@ MENU: Mapping[str, Mapping[str, str]] = {
     "Language": {"language.md": "Language", "errors.md": "Errors", "instructions.md": "Instructions"},
     "Use": {
         "ops.md": "Operations",
+        "torch.md": "PyTorch",
         "tuning.md": "Timing and tuning",
         "exporting.md": "Exporting",
         "performance.md": "Performance",
@@ -47,6 +48,8 @@ MENU: Mapping[str, Mapping[str, str]] = {
 }
 _LINK = re.compile(r"(?P<before>!?\[[^\]]*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCE = re.compile(r"(?ms)^```.*?^```$|`[^`\n]*`")
+# A page that a sentence names by its path.
+_MENTION = re.compile(r"(?<![\w/`])(?<!\]\()(`?)docs/(?P<page>[\w-]+\.md)\1(?![\w`])")
 
 
 def published(source: Path) -> str:
@@ -83,7 +86,17 @@ def linked(text: str, source: Path, files: dict[str, Path]) -> str:
             files[to] = path
         return f"{m['before']}{posixpath.relpath(to, here or '.')}{m['anchor'] or ''})"
 
-    return _LINK.sub(target, text)
+    text = _LINK.sub(target, text)
+    code = [m.span() for m in _FENCE.finditer(text)]
+
+    def mention(m: re.Match[str]) -> str:
+        path = ROOT / "docs" / m["page"]
+        if any(a < m.start() < b for a, b in code) or not path.exists():
+            return m[0]
+        title = _title(path.read_text(encoding="utf-8"), m["page"])
+        return f"[{title}]({posixpath.relpath(published(path), here or '.')})"
+
+    return _MENTION.sub(mention, text)
 
 
 def notebook(path: Path) -> str:

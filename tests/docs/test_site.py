@@ -80,3 +80,10 @@ def test_it_is_built_without_a_network(tmp_path: Path) -> None:
     for path in built.rglob("*.html"):
         found = [m[0] for m in fetched.finditer(path.read_text(encoding="utf-8")) if "canonical" not in m[0]]
         assert found == [], path
+
+
+def test_pages_that_a_sentence_names_are_links() -> None:
+    text = "See `docs/tuning.md` (docs/ops.md).\n\n```\ndocs/ops.md\n```\n`see docs/ops.md` and [it](docs/ops.md)."
+    made = site.linked(text, site.ROOT / "README.md", {})
+    assert made.startswith("See [Time and tune kernels](tuning.md) ([")
+    assert "](ops.md)).\n\n```\ndocs/ops.md\n```\n`see docs/ops.md` and [it](ops.md)." in made
