@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import warnings
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -193,3 +194,23 @@ def test_the_beginning_of_a_mnemonic() -> None:
     with pytest.raises(UnknownAtom, match="did you mean"):
         record("mma.sync.aligned.m16n8k17.row.col.f32.f16.f16.f32")
     assert show("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == show("SM80_16x8x16_F32F16F16F32_TN")
+
+
+def test_a_record_says_where_it_is_emulated_and_how_fast_it_was() -> None:
+    atom = catalogue["SM80_16x8x64_S32S4S4S32_TN"]
+    found = atom.measured
+    assert found is not None and found.latency > 0 and found.rate is not None
+    text = show(atom.name)
+    assert "emulated on sm_90, sm_90a, sm_100" in text
+    assert f"measured on {found.device} ({found.arch}), {found.date}: latency {found.latency:g} clocks" in text
+    (entry,) = [x for x in json.loads(list_atoms("sm_90a", True))["atoms"] if x["name"] == atom.name]
+    assert entry["emulated"] == list(atom.emulated) and entry["measured"]["rate"] == found.rate
+    assert catalogue["SM75_U32x4_LDSM_N"].measured.rate is None
+
+
+def test_what_an_h200_runs_has_been_measured() -> None:
+    """A measurement has the record's name: `bench/time_atoms.py` writes them again."""
+    missing = [a.name for a in catalogue.values() if a.runs_on("sm_90a") and a.measured is None]
+    if missing:
+        warnings.warn(f"not measured: {', '.join(missing[:5])} ...", stacklevel=1)
+    assert len(missing) < len(catalogue) // 2
