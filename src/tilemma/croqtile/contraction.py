@@ -6,19 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilemma import dtypes
-from tilemma.croqtile import ast
+from tilemma.croqtile import ast, operands
 from tilemma.croqtile.copies import swizzle_of
-from tilemma.croqtile.operands import (
-    as_tile,
-    constant,
-    fill_value,
-    fragment_of,
-    integer,
-    known_type,
-    plain,
-    table_operands,
-    tile_of,
-)
 from tilemma.croqtile.reader import Reader, reads
 from tilemma.croqtile.values import Cut, Mutable, Operation, SpanValue, TileArray, TupleValue, Value
 from tilemma.ir import tile as t
@@ -93,7 +82,7 @@ def _pending(r: Reader, node: ast.Mma, first: ast.Suffix) -> int:
     _arguments(node, 0, "mma.wait<N>")
     if len(first.args) != 1:
         raise OPERANDS["pending"].refused(f"{len(first.args)} numbers", first.span)
-    pending = constant(r, first.args[0], "`mma.wait`")
+    pending = operands.constant(r, first.args[0], "`mma.wait`")
     return OPERANDS["pending"].checked(pending, first.span)
 
 
@@ -110,18 +99,18 @@ def _fill(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
     types = [s for s in rest if s.name != "fast"]
     if len(types) > 1:
         raise _repeated(types[1], f"`.{types[0].name}` and `.{types[1].name}`", "one element type")
-    dtype = known_type(types[0].name, types[0].span) if types else None
+    dtype = operands.known_type(types[0].name, types[0].span) if types else None
     if name is None:
         target_node, value_node = _arguments(node, 2, "mma.fill mc, 0.0f")
-        target: FragmentValue | str = fragment_of(r, target_node, "`mma.fill`", whole=True)
+        target: FragmentValue | str = operands.fragment_of(r, target_node, "`mma.fill`", whole=True)
     else:
         (value_node,) = _arguments(node, 1, f"{name} = mma.fill 0.0f")
         target = _target(r, name)
     given = r.value(value_node)
     if isinstance(given, (Tile, FutureValue, TileArray, Cut)):
-        value: Any = as_tile(r, given, value_node, "`mma.fill`")
+        value: Any = operands.as_tile(r, given, value_node, "`mma.fill`")
     else:
-        value = fill_value(r, value_node, "`mma.fill`")
+        value = operands.fill_value(r, value_node, "`mma.fill`")
     return r.b.fill(target, value, dtype, fast)
 
 
@@ -140,16 +129,16 @@ def _load(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
         if s.name in ("swiz", "swizzle"):
             swizzle = swizzle_of(r, s)
         elif s.name in dtypes.names() and dtype is None:
-            dtype = known_type(s.name, s.span)
+            dtype = operands.known_type(s.name, s.span)
         elif s.name not in ("frag", "async"):
             raise wrong_member(s.span, "`mma`", s.name, ("swiz", "frag", "async"))
     if name is None:
         src_node, target_node = _arguments(node, 2, "mma.load src, fragment")
-        target: FragmentValue | str = fragment_of(r, target_node, "`mma.load`")
+        target: FragmentValue | str = operands.fragment_of(r, target_node, "`mma.load`")
     else:
         (src_node,) = _arguments(node, 1, f"{name} = mma.load src")
         target = _target(r, name)
-    src = tile_of(r, src_node, "`mma.load`")
+    src = operands.tile_of(r, src_node, "`mma.load`")
     return r.b.load(target, src, swizzle, dtype)
 
 
@@ -167,7 +156,7 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
             raise _repeated(s, f"`.{s.name}` twice", "each suffix once")
         variants.add(s.name)
         if s.name == "order":
-            options["k_order"] = tuple(constant(r, a, "`.order`") for a in s.args)
+            options["k_order"] = tuple(operands.constant(r, a, "`.order`") for a in s.args)
     for attribute in node.attributes:
         name_of, value = _attribute(r, attribute)
         if name_of in options:
@@ -189,11 +178,11 @@ def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:
         return None
     if isinstance(acc_value, (Tile, TileArray, FutureValue)):
         raise multiply_into_buffer(args[0].span)
-    acc = fragment_of(r, args[0], f"`{text}`")
+    acc = operands.fragment_of(r, args[0], f"`{text}`")
     (a, left), (b, right) = _operand(r, args[1], text), _operand(r, args[2], text)
     options["negated"] = left != right
     if sparse:
-        options["meta"] = fragment_of(r, args[3], f"`{text}`").ref
+        options["meta"] = operands.fragment_of(r, args[3], f"`{text}`").ref
     if scaled:
         options |= _scales(r, args[-2:], f"`{text}`")
     result = None
@@ -221,7 +210,7 @@ def _of_lane(
     sparse = text.endswith(".sp")
     if options or len(args) != 3 + sparse or text.endswith(".async"):
         raise option_of_lane_multiply(text, args[0].span)
-    a, b, *meta = (tile_of(r, x, f"`{text}`") for x in args[1:])
+    a, b, *meta = (operands.tile_of(r, x, f"`{text}`") for x in args[1:])
     multiply(r.b, contract, acc, a, b, named, meta[0] if meta else None)
 
 
@@ -230,7 +219,7 @@ def _attribute(r: Reader, node: ast.Expr) -> tuple[str, Any]:
     match node:
         case ast.Call(function=ast.Name(text="schedule"), args=(ast.Call() as inner,)):
             if isinstance(inner.function, ast.Name) and inner.function.text == "k_tiles":
-                return "k_order", tuple(constant(r, a, "`k_tiles`") for a in inner.args)
+                return "k_order", tuple(operands.constant(r, a, "`k_tiles`") for a in inner.args)
         case ast.Call(function=ast.Name(text="atom"), args=(ast.Name(text=name),)):
             return "wanted", name
     raise WrongValue(
@@ -250,8 +239,8 @@ def _operand(r: Reader, node: ast.Expr, text: str) -> tuple[FragmentValue | Tile
             return operand, not negative
     value = r.value(node)
     if isinstance(value, FragmentValue):
-        return fragment_of(r, node, f"`{text}`"), False
-    return as_tile(r, value, node, f"`{text}`", "operand"), False
+        return operands.fragment_of(r, node, f"`{text}`"), False
+    return operands.as_tile(r, value, node, f"`{text}`", "operand"), False
 
 
 def _store(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:
@@ -267,21 +256,21 @@ def _store(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix]) -> None:
             raise wrong_member(s.span, "`mma`", s.name, ("transp", "mask", "async"))
     if masked and len(node.args) in (3, 4):
         what = "`mma.store.mask`"
-        limits = [checked_index(integer(r, a, what), what, a.span) for a in node.args[2:]]
+        limits = [checked_index(operands.integer(r, a, what), what, a.span) for a in node.args[2:]]
         options["rows"] = limits[0]
         options["columns"] = limits[1] if len(limits) > 1 else None
     elif masked:
         _arguments(node, 3, "mma.store.mask mc, dst, rows, columns")
     else:
         _arguments(node, 2, "mma.store mc, dst")
-    source = fragment_of(r, node.args[0], "`mma.store`")
-    r.b.store(source, tile_of(r, node.args[1], "`mma.store`"), **options)
+    source = operands.fragment_of(r, node.args[0], "`mma.store`")
+    r.b.store(source, operands.tile_of(r, node.args[1], "`mma.store`"), **options)
 
 
 def _scale(r: Reader, node: ast.Mma) -> None:
     acc, *scales = _arguments(node, 3, "mma.scale mc, sa, sb")
     options = _scales(r, scales, "`mma.scale`")
-    r.b.emit(t.ScaleMma(fragment_of(r, acc, "`mma.scale`").ref, **options))
+    r.b.emit(t.ScaleMma(operands.fragment_of(r, acc, "`mma.scale`").ref, **options))
 
 
 def _scales(r: Reader, nodes: Sequence[ast.Expr], what: str) -> dict[str, Any]:
@@ -290,7 +279,7 @@ def _scales(r: Reader, nodes: Sequence[ast.Expr], what: str) -> dict[str, Any]:
     for node in nodes:
         value = r.value(node)
         number = isinstance(value, (Mutable, Bounded, Expr, TupleValue, SpanValue))
-        found.append(plain(r, node, what) if number else as_tile(r, value, node, what, "scale"))
+        found.append(operands.plain(r, node, what) if number else operands.as_tile(r, value, node, what, "scale"))
     a, b = found
     return r.b.scales(a, b)
 
@@ -298,16 +287,16 @@ def _scales(r: Reader, nodes: Sequence[ast.Expr], what: str) -> dict[str, Any]:
 @reads(ast.DeclareFragment)
 def declare_fragment(r: Reader, node: ast.DeclareFragment) -> None:
     """``frag f32[64, 128] p {0.0};``, ``frag mc[2][3] {0.0};``"""
-    dtype = known_type(node.dtype, node.span) if node.dtype else None
-    shape = table_operands(r, "fragment-extent", node.dims or ()) or None
+    dtype = operands.known_type(node.dtype, node.span) if node.dtype else None
+    shape = operands.table_operands(r, "fragment-extent", node.dims or ()) or None
     if shape is not None and len(shape) > 2:
         raise OPERANDS["fragment-extent"].refused(f"{len(shape)} extents", node.span, "rows, or rows and columns")
     for item in node.items:
         r.b.span = item.span
-        copies = table_operands(r, "tiles", item.sizes)
+        copies = operands.table_operands(r, "tiles", item.sizes)
         made = r.b.fragment(item.name, copies, dtype, shape)
         if isinstance(item.value, ast.Expr):
-            value = fill_value(r, item.value, "an initialiser")
+            value = operands.fill_value(r, item.value, "an initialiser")
             r.b.fill(made, value, dtype)
         elif item.value is not None:
             raise WrongValue(

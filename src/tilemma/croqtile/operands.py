@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilemma.croqtile import ast
+from tilemma.croqtile import ast, values
 from tilemma.croqtile.arithmetic import like
 from tilemma.croqtile.reader import Reader
-from tilemma.croqtile.values import (
-    Cut,
-    Events,
-    Filled,
-    Mutable,
-    Scalar,
-    SpanValue,
-    TileArray,
-    TupleValue,
-    Value,
-    kind,
-)
 from tilemma.croqtile.words import FOREIGN_TYPES
 from tilemma.dtypes import DType
 from tilemma.errors import Note, Span, source_line
@@ -52,7 +40,7 @@ def fill_value(r: Reader, node: ast.Expr, what: str, dtype: DType | None = None)
     return e
 
 
-def event_ref(value: Events, node: ast.Expr) -> EventRef:
+def event_ref(value: values.Events, node: ast.Expr) -> EventRef:
     if value.event.slots and value.slot is None and value.order is None:
         raise WrongValue(
             node.span,
@@ -72,26 +60,26 @@ def source_text(node: ast.Expr) -> str:
     return line[node.span.column - 1 : node.span.end_column - 1]
 
 
-def scalar_of(r: Reader, node: ast.Expr, what: str = "an operation") -> Scalar:
+def scalar_of(r: Reader, node: ast.Expr, what: str = "an operation") -> values.Scalar:
     """An index or expression; WrongValue for other values."""
     return scalar_value(r, r.value(node), node, what)
 
 
-def scalar_value(r: Reader, value: Value, node: ast.Expr, what: str) -> Scalar:
+def scalar_value(r: Reader, value: values.Value, node: ast.Expr, what: str) -> values.Scalar:
     """As `scalar_of`, of the value of ``node``."""
     value = element_of(r, value, node)
-    if isinstance(value, Mutable):
+    if isinstance(value, values.Mutable):
         return value.var
     if isinstance(value, (Bounded, Expr)):
         return value
-    if isinstance(value, (TupleValue, SpanValue)):
-        items = value.items if isinstance(value, TupleValue) else value.dims
+    if isinstance(value, (values.TupleValue, values.SpanValue)):
+        items = value.items if isinstance(value, values.TupleValue) else value.dims
         if len(items) == 1:
             return items[0]
     fix = None
     if isinstance(value, FragmentValue) and r.whole is None:
         fix = "assign to a declared tile, `frag f32[16, 64] d; d = a * b;`, or visit elements: `apply`"
-    raise KINDS["scalar"].refused(what, kind(value), node.span, fix)
+    raise KINDS["scalar"].refused(what, values.kind(value), node.span, fix)
 
 
 def plain(r: Reader, node: ast.Expr, what: str = "an operation") -> Expr:
@@ -117,8 +105,8 @@ def constant(r: Reader, node: ast.Expr, what: str) -> int:
 def condition_of(r: Reader, node: ast.Expr, what: str) -> Expr:
     """A truth value: numbers count as true when they are not 0."""
     value = element_of(r, r.value(node), node)
-    if not isinstance(value, (Mutable, Bounded, Expr)):
-        raise KINDS["condition"].refused(what, kind(value), node.span)
+    if not isinstance(value, (values.Mutable, Bounded, Expr)):
+        raise KINDS["condition"].refused(what, values.kind(value), node.span)
     e = scalar(scalar_value(r, value, node, what))
     return e if e.type.kind == "bool" else binary("ne", e, like(Const(0, literal=True), e))
 
@@ -140,28 +128,28 @@ def tile_of(r: Reader, node: ast.Expr, what: str) -> Tile:
     return as_tile(r, r.value(node), node, what)
 
 
-def as_tile(r: Reader, value: Value, node: ast.Expr, what: str, wanted: str = "tile") -> Tile:
+def as_tile(r: Reader, value: values.Value, node: ast.Expr, what: str, wanted: str = "tile") -> Tile:
     if isinstance(value, Tile):
         return value
     if isinstance(value, FutureValue):
         return value.data
-    if isinstance(value, Cut) and value.method in ("subspan", "modspan"):
+    if isinstance(value, values.Cut) and value.method in ("subspan", "modspan"):
         return first_tile(value, node.span)
     fix = None
-    if isinstance(value, TileArray):
+    if isinstance(value, values.TileArray):
         fix = "subscript it: " + "".join("[i]" for _ in value.sizes)
     elif isinstance(value, FragmentValue):
         fix = "store it to a buffer first (`mma.store`)"
-    elif isinstance(value, Cut):
+    elif isinstance(value, values.Cut):
         fix = f"say which one: `.{value.place}(...)` after `.{value.method}(...)`"
-    elif isinstance(value, Filled):
+    elif isinstance(value, values.Filled):
         fix = "use `.zfill` only on the source of a copy"
     binding = r.scopes.find(node.text) if isinstance(node, ast.Name) else None
     notes = [Note("defined here", binding.span)] if binding is not None else []
-    raise KINDS[wanted].refused(what, kind(value), node.span, fix, notes)
+    raise KINDS[wanted].refused(what, values.kind(value), node.span, fix, notes)
 
 
-def first_tile(cut: Cut, span: Span) -> Tile:
+def first_tile(cut: values.Cut, span: Span) -> Tile:
     """``x.subspan(h, w)`` without `.at`: the tile that starts at the origin."""
     return cut.tile.subspan(
         cut.extents,
@@ -174,17 +162,17 @@ def first_tile(cut: Cut, span: Span) -> Tile:
     )
 
 
-def indices_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar | None]:
+def indices_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[values.Scalar | None]:
     """Arguments of a view: integers, indices, ``_``, and tuples of them, flattened."""
-    out: list[Scalar | None] = []
+    out: list[values.Scalar | None] = []
     for node in nodes:
         if isinstance(node, ast.Whole):
             out.append(None)
             continue
         value = r.value(node)
-        if isinstance(value, TupleValue):
+        if isinstance(value, values.TupleValue):
             out.extend(value.items)
-        elif isinstance(value, SpanValue):
+        elif isinstance(value, values.SpanValue):
             out.extend(value.dims)
         elif isinstance(value, Bounded):
             out.append(value)
@@ -197,7 +185,7 @@ def indices_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar |
     return out
 
 
-def scalars_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[Scalar]:
+def scalars_of(r: Reader, nodes: Sequence[ast.Expr], what: str) -> list[values.Scalar]:
     """As `indices`, without ``_``."""
     found = indices_of(r, nodes, what)
     out = [x for x in found if x is not None]
@@ -217,7 +205,7 @@ def fragment_of(r: Reader, node: ast.Expr, what: str, whole: bool = False) -> Fr
     """A register tile; ``whole``: an array of them will do."""
     value = r.value(node)
     if not isinstance(value, FragmentValue):
-        raise KINDS["register tile"].refused(what, kind(value), node.span)
+        raise KINDS["register tile"].refused(what, values.kind(value), node.span)
     if not whole:
         chosen(value, node, what)
     return value
@@ -225,8 +213,8 @@ def fragment_of(r: Reader, node: ast.Expr, what: str, whole: bool = False) -> Fr
 
 def event_of(r: Reader, node: ast.Expr, what: str, span: Span | None = None) -> EventRef:
     value = r.value(node)
-    if not isinstance(value, Events):
-        raise KINDS["event"].refused(what, kind(value), span or node.span)
+    if not isinstance(value, values.Events):
+        raise KINDS["event"].refused(what, values.kind(value), span or node.span)
     return event_ref(value, node)
 
 
@@ -234,7 +222,7 @@ def future_of(r: Reader, node: ast.Expr, what: str = "`after`") -> str:
     """The name of the asynchronous copy's future in an `after`."""
     value = r.value(node)
     if not isinstance(value, FutureValue) or not value.name:
-        raise KINDS["future"].refused(what, kind(value), node.span)
+        raise KINDS["future"].refused(what, values.kind(value), node.span)
     return value.name
 
 
@@ -258,7 +246,7 @@ def chosen(value: FragmentValue, node: ast.Expr, what: str) -> None:
         )
 
 
-def element_of(r: Reader, value: Value, node: ast.Expr) -> Value:
+def element_of(r: Reader, value: values.Value, node: ast.Expr) -> values.Value:
     """In arithmetic on whole register tiles: the element that a tile gives for the one being computed."""
     if r.whole is None or not isinstance(value, (FragmentValue, FutureValue, Tile)):
         return value

@@ -15,24 +15,8 @@ from typing import Any
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.ir import expr as e
-from tilemma.ir import lane, tile
+from tilemma.ir import forms, lane, tile
 from tilemma.ir import types as ty
-from tilemma.ir.forms import (
-    FUNCTIONS,
-    MATH,
-    NONE,
-    QUOTED,
-    SIGNS,
-    UNARY,
-    WORD,
-    alternatives,
-    default,
-    hints,
-    is_body,
-    operations,
-    records,
-    template,
-)
 from tilemma.ir.ranges import count_check, loop_index
 from tilemma.ir.scanner import BLANK, IRSyntax, IRUnknownName, Scanner
 from tilemma.ir.usage import is_size
@@ -41,7 +25,7 @@ _ATTRIBUTE = re.compile(r"\{\s*\w+ = ")
 _LEVEL = re.compile(r"[a-z]+(-\d+)?")
 _SPACE_NAME = re.compile(r"(global|shared|local) ")
 _NUMBER = re.compile(r"-?(?:(?:inf|nan)\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
-_OPERATORS = tuple(sorted(((sign, op, own) for op, (sign, own) in SIGNS.items()), key=lambda x: -len(x[0])))
+_OPERATORS = tuple(sorted(((sign, op, own) for op, (sign, own) in forms.SIGNS.items()), key=lambda x: -len(x[0])))
 
 
 def parse_kernel(text: str, file: str = "<ir>") -> tile.Kernel:
@@ -92,8 +76,8 @@ class Parser(Scanner):
     def operation(self, base: type) -> Any:
         self.skip()
         start = self.at
-        for cls in operations(base):
-            head = template(cls).head.rstrip()
+        for cls in forms.operations(base):
+            head = forms.template(cls).head.rstrip()
             if not head or self.looking_at(head):
                 values = self.fields(cls, base)
                 return cls(**values, span=self.span(start))
@@ -102,13 +86,13 @@ class Parser(Scanner):
 
     def fields(self, cls: type, base: type) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        types = hints(cls)
-        for literal, field in template(cls).parts:
+        types = forms.hints(cls)
+        for literal, field in forms.template(cls).parts:
             if field is None:
                 self.literal(literal)
                 continue
-            body = is_body(types[field], base)
-            if body and default(cls, field) == () and not self.looking_at(literal.strip()):
+            body = forms.is_body(types[field], base)
+            if body and forms.default(cls, field) == () and not self.looking_at(literal.strip()):
                 values[field] = ()
                 continue
             self.literal(literal)
@@ -135,7 +119,7 @@ class Parser(Scanner):
         self.skip()
         start = self.at
         name = self.name()
-        types = hints(cls)
+        types = forms.hints(cls)
         if name not in types:
             self.unknown("field", name, start, types)
         self.take("=")
@@ -143,14 +127,14 @@ class Parser(Scanner):
 
     def complete(self, cls: type, values: dict[str, Any]) -> None:
         """Every field of ``cls`` without a default has been given."""
-        for f in hints(cls):
-            if f not in values and default(cls, f) is MISSING:
+        for f in forms.hints(cls):
+            if f not in values and forms.default(cls, f) is MISSING:
                 self.fail(f"`{f} = ..`, which `{cls.__name__}` needs")
 
     # ---- values, by type ---------------------------------------------------------------------------------
 
     def value(self, hint: Any) -> Any:
-        kinds = alternatives(hint)
+        kinds = forms.alternatives(hint)
         if type(None) in kinds and self._accept_none():
             return None
         kinds = tuple(k for k in kinds if k is not type(None))
@@ -160,8 +144,8 @@ class Parser(Scanner):
 
     def _accept_none(self) -> bool:
         self.skip()
-        m = WORD.match(self.text, self.at)
-        if m is None or m.group() != NONE:
+        m = forms.WORD.match(self.text, self.at)
+        if m is None or m.group() != forms.NONE:
             return False
         self.at = m.end()
         return True
@@ -195,7 +179,7 @@ class Parser(Scanner):
         if tile.FragmentRef in kinds and text.startswith("%"):
             return self.fragment()
         if str in kinds and text.startswith('"'):
-            return self.quoted(QUOTED.match)
+            return self.quoted(forms.QUOTED.match)
         for kind, opening in (
             (lane.Special, "@"),
             (lane.Mem, "["),
@@ -228,7 +212,7 @@ class Parser(Scanner):
     def record(self, kind: Any) -> Any:
         start = self.at
         name = self.name()
-        cls = records().get(name)
+        cls = forms.records().get(name)
         if cls is None or not (isinstance(kind, type) and issubclass(cls, kind)):
             self.at = start
             self.fail(f"`{getattr(kind, '__name__', kind)}(..)`")
@@ -263,7 +247,7 @@ class Parser(Scanner):
         self.skip()
         start = self.at
         try:
-            return ty.Contract(self.match(WORD.match, "a layout contract"))
+            return ty.Contract(self.match(forms.WORD.match, "a layout contract"))
         except ValueError:
             self.at = start
             self.fail("a layout contract: row.row, row.col, col.row or col.col")
@@ -338,20 +322,20 @@ class Parser(Scanner):
         if name == "dim":
             return e.Dim(self.enclosed("(", ")", self.name))
         args = self.sequence("(", ")", self.expression)
-        arity = 2 if name in FUNCTIONS else 3 if name == "select" else 1
-        if len(args) != arity and not name.startswith(MATH):
+        arity = 2 if name in forms.FUNCTIONS else 3 if name == "select" else 1
+        if len(args) != arity and not name.startswith(forms.MATH):
             self.fail(f"{arity} arguments for `{name}`")
-        if name in FUNCTIONS:
+        if name in forms.FUNCTIONS:
             return e.Binary(typing.cast(e.BinaryOp, name), *args)
-        if name in UNARY:
+        if name in forms.UNARY:
             return e.Unary(typing.cast(e.UnaryOp, name), args[0])
         if name == "select":
             return e.Select(*args)
-        if name.startswith(MATH):
-            return e.Call(name.removeprefix(MATH), tuple(args))
+        if name.startswith(forms.MATH):
+            return e.Call(name.removeprefix(forms.MATH), tuple(args))
         if name in dtypes.BY_NAME:
             return e.Cast(args[0], dtypes.BY_NAME[name])
-        self.unknown("function", name, start, (*FUNCTIONS, *UNARY, "select", *dtypes.BY_NAME))
+        self.unknown("function", name, start, (*forms.FUNCTIONS, *forms.UNARY, "select", *dtypes.BY_NAME))
         return None
 
     def fragment_element(self) -> e.FragmentElement:
@@ -406,7 +390,7 @@ class Parser(Scanner):
     def buffer(self) -> ty.Buffer:
         start = self.at
         try:
-            space = ty.Space(self.match(WORD.match, "a memory space"))
+            space = ty.Space(self.match(forms.WORD.match, "a memory space"))
         except ValueError:
             self.at = start
             self.fail("a memory space: global, shared or local")
@@ -486,7 +470,7 @@ class Parser(Scanner):
         name = self.name()
         if self.text.startswith(":", self.at):
             self.at += 1
-            kind, _, uniform = self.match(WORD.match, "a register type").partition(".")
+            kind, _, uniform = self.match(forms.WORD.match, "a register type").partition(".")
             self.registers[name] = lane.Reg(name, kind, uniform == "uniform")
         if name not in self.registers:
             self.unknown("register", name, start, self.registers)
@@ -496,7 +480,7 @@ class Parser(Scanner):
         value = self.literal_value()
         if self.text.startswith(":", self.at):
             self.at += 1
-            return lane.Imm(value, self.match(WORD.match, "a type"))
+            return lane.Imm(value, self.match(forms.WORD.match, "a type"))
         return lane.Imm(value)
 
     def special(self) -> lane.Special:

@@ -13,23 +13,8 @@ from typing import Any
 
 from tilemma.dtypes import DType
 from tilemma.ir import expr as e
-from tilemma.ir import lane, tile, walk
+from tilemma.ir import forms, lane, tile, walk
 from tilemma.ir import types as ty
-from tilemma.ir.forms import (
-    FUNCTIONS,
-    MATH,
-    NAME,
-    NONE,
-    RESERVED,
-    SIGNS,
-    WORD,
-    alternatives,
-    default,
-    hints,
-    is_body,
-    operations,
-    template,
-)
 
 INDENT = "  "
 
@@ -61,7 +46,7 @@ def _dimension_names(kernel: tile.Kernel) -> frozenset[str] | None:
     named = {x.name for p in kernel.arrays for s in p.buffer.shape for x in e.walk(s) if isinstance(x, e.Dim)}
     taken = {p.scalar.name for p in kernel.scalars}
     for op in walk.walk(kernel.body):
-        for f in hints(type(op)):
+        for f in forms.hints(type(op)):
             v = getattr(op, f)
             for x in v if isinstance(v, tuple) else (v,):
                 if isinstance(x, (e.Index, e.Var)):
@@ -85,15 +70,15 @@ class Printer:
     def operation(self, op: Any, depth: int) -> str:
         cls = type(op)
         base: type = tile.Op if isinstance(op, tile.Op) else lane.LaneOp
-        types = hints(cls)
+        types = forms.hints(cls)
         text = ""
-        for literal, field in template(cls).parts:
+        for literal, field in forms.template(cls).parts:
             if field is None:
                 text += literal
                 continue
             value, hint = getattr(op, field), types[field]
-            if is_body(hint, base):
-                if value == () and default(cls, field) == ():
+            if forms.is_body(hint, base):
+                if value == () and forms.default(cls, field) == ():
                     continue
                 text += literal + self.block(value, depth)
             else:
@@ -101,11 +86,15 @@ class Printer:
         return text + self.attributes(cls, op, exclude=None)
 
     def attributes(self, cls: type, x: Any, exclude: tuple[str, ...] | None) -> str:
-        names = template(cls).extras if exclude is None else tuple(n for n in hints(cls) if n not in exclude)
+        names = (
+            forms.template(cls).extras
+            if exclude is None
+            else tuple(n for n in forms.hints(cls) if n not in exclude)
+        )
         pairs = [
-            f"{n} = {self.value(getattr(x, n), hints(cls)[n])}"
+            f"{n} = {self.value(getattr(x, n), forms.hints(cls)[n])}"
             for n in names
-            if not _equal(getattr(x, n), default(cls, n))
+            if not _equal(getattr(x, n), forms.default(cls, n))
         ]
         return f" {{{', '.join(pairs)}}}" if pairs else ""
 
@@ -113,8 +102,8 @@ class Printer:
 
     def value(self, x: Any, hint: Any) -> str:
         if x is None:
-            return NONE
-        kinds = alternatives(hint)
+            return forms.NONE
+        kinds = forms.alternatives(hint)
         if isinstance(x, tuple):
             return self._tuple(x, next(k for k in kinds if getattr(k, "__origin__", None) is tuple))
         if isinstance(x, str) and not isinstance(x, Enum):
@@ -135,20 +124,25 @@ class Printer:
 
     def record(self, x: Any) -> str:
         """``(field = value, ..)``, without fields at their defaults."""
-        types = hints(type(x))
-        given = [n for n in types if not _equal(getattr(x, n), default(type(x), n))]
+        types = forms.hints(type(x))
+        given = [n for n in types if not _equal(getattr(x, n), forms.default(type(x), n))]
         return f"({', '.join(f'{n} = {self.value(getattr(x, n), types[n])}' for n in given)})"
 
     def name(self, text: str) -> str:
         """A name, quoted if it could be parsed as another token."""
-        if NAME.fullmatch(text) and text not in RESERVED and text != NONE:
+        if forms.NAME.fullmatch(text) and text not in forms.RESERVED and text != forms.NONE:
             return text
         escaped = json.dumps(text)[1:-1].replace("`", "\\u0060")
         return f"`{escaped}`"
 
     def word(self, text: str) -> str:
         """Free text: bare when it is a word that starts no operation."""
-        plain = WORD.fullmatch(text) and text not in RESERVED and text != NONE and not _opens_operation(text)
+        plain = (
+            forms.WORD.fullmatch(text)
+            and text not in forms.RESERVED
+            and text != forms.NONE
+            and not _opens_operation(text)
+        )
         return text if plain else json.dumps(text)
 
     # ---- expressions -------------------------------------------------------------------------------------
@@ -163,10 +157,10 @@ class Printer:
                 )
             case e.Scalar() | e.Index() | e.Var():
                 return self.name(x.name)
-            case e.Binary(op) if op in FUNCTIONS:
+            case e.Binary(op) if op in forms.FUNCTIONS:
                 return f"{op}({self.expression(x.a)}, {self.expression(x.b)})"
             case e.Binary(op):
-                sign, own = SIGNS[op]
+                sign, own = forms.SIGNS[op]
                 text = f"{self.expression(x.a, own)} {sign} {self.expression(x.b, own + 1)}"
                 return f"({text})" if own < strength else text
             case e.Unary():
@@ -182,7 +176,7 @@ class Printer:
                 index = f"[{', '.join(self.expression(i) for i in x.index)}]" if x.index else ""
                 return f"%{self.name(x.fragment)}{index}({inner}):{x.dtype}"
             case e.Call():
-                return f"{MATH}{x.name}({', '.join(self.expression(a) for a in x.args)})"
+                return f"{forms.MATH}{x.name}({', '.join(self.expression(a) for a in x.args)})"
         raise AssertionError(f"{type(x).__name__} has no text")
 
     def constant(self, c: e.Const) -> str:
@@ -280,7 +274,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _opens_operation(text: str) -> bool:
-    return any(text == template(c).head.strip() for b in (tile.Op, lane.LaneOp) for c in operations(b))
+    return any(text == forms.template(c).head.strip() for b in (tile.Op, lane.LaneOp) for c in forms.operations(b))
 
 
 FORMS: tuple[tuple[type, Callable[[Printer, Any], str]], ...] = (

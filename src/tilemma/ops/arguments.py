@@ -11,25 +11,12 @@ from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import described, nearest
 from tilemma.launch import MAX_EXTENT
+from tilemma.ops import refusals
 from tilemma.ops.groups import check_offsets
 from tilemma.ops.problem import Epilogue, Offsets, Problem
-from tilemma.ops.refusals import (
-    MatmulAddend,
-    MatmulCompute,
-    MatmulScalar,
-    MatmulShape,
-    MatmulType,
-    UnknownActivation,
-)
 from tilemma.ops.scales import scaling
+from tilemma.runtime import binding
 from tilemma.runtime.arrays import ArrayRef
-from tilemma.runtime.binding import (
-    MixedDevices,
-    OverlappingArrays,
-    ReadOnlyArray,
-    SelfOverlappingArray,
-    device_text,
-)
 from tilemma.runtime.overlap import overlap, overlaps_itself
 
 INTEGERS, FLOAT8 = ("s8", "u8"), ("f8_e4m3", "f8_e5m2")
@@ -90,11 +77,11 @@ class Call:
     def function(self) -> str:
         return self.rules.function
 
-    def bad_shape(self, what: str, wanted: str, remedy: str) -> MatmulShape:
-        return MatmulShape(function=self.function, what=what, wanted=wanted, remedy=remedy)
+    def bad_shape(self, what: str, wanted: str, remedy: str) -> refusals.MatmulShape:
+        return refusals.MatmulShape(function=self.function, what=what, wanted=wanted, remedy=remedy)
 
-    def bad_type(self, name: str, type_: object, wanted: str, remedy: str) -> MatmulType:
-        return MatmulType(function=self.function, name=name, type=type_, wanted=wanted, remedy=remedy)
+    def bad_type(self, name: str, type_: object, wanted: str, remedy: str) -> refusals.MatmulType:
+        return refusals.MatmulType(function=self.function, name=name, type=type_, wanted=wanted, remedy=remedy)
 
 
 def _check_operands(call: Call) -> None:
@@ -193,7 +180,7 @@ def number(call: Call, name: str, value: Any) -> float:
             return float(value)
         except OverflowError:
             pass
-    raise MatmulScalar(function=call.function, name=name, value=value, type=type(value).__name__)
+    raise refusals.MatmulScalar(function=call.function, name=name, value=value, type=type(value).__name__)
 
 
 def activation_of(call: Call) -> str:
@@ -203,7 +190,7 @@ def activation_of(call: Call) -> str:
         return ""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         near = nearest(name, ACTIVATIONS)
-        raise UnknownActivation(
+        raise refusals.UnknownActivation(
             function=call.function,
             activation=name if isinstance(name, str) else described(name),
             known=", ".join(ACTIVATIONS),
@@ -251,25 +238,25 @@ def _check_memory(call: Call, out: ArrayRef, made: bool, others: dict[str, Array
     """Devices, and that the result has its memory for itself."""
     for name, x in others.items():
         if x.device != out.device:
-            raise MixedDevices(
+            raise binding.MixedDevices(
                 kernel=call.function,
                 name=name,
-                device=device_text(x.device),
+                device=binding.device_text(x.device),
                 other="out" if not made else "a",
-                other_device=device_text(out.device),
+                other_device=binding.device_text(out.device),
             )
     if made or out.is_empty:
         return
     if not out.writable:
         remedy = "leave `out` out: JAX arrays never change" if out.library == "jax" else "pass a copy of it"
-        raise ReadOnlyArray(kernel=call.function, name="out", library=out.library, remedy=remedy)
+        raise binding.ReadOnlyArray(kernel=call.function, name="out", library=out.library, remedy=remedy)
     if overlaps_itself(out):
-        raise SelfOverlappingArray(
+        raise binding.SelfOverlappingArray(
             kernel=call.function, name="out", shape=list(out.shape), strides=list(out.strides)
         )
     for name, x in others.items():
         if not (in_place and name == "c") and overlap(out, x):
-            raise OverlappingArrays(kernel=call.function, name="out", other=name)
+            raise binding.OverlappingArrays(kernel=call.function, name="out", other=name)
 
 
 def _same_place(x: ArrayRef, y: ArrayRef) -> bool:
@@ -302,7 +289,7 @@ def check_epilogue(call: Call, shape: tuple[int, ...]) -> DType:
         raise call.bad_shape(f"`out` has shape {list(call.out.shape)}", wanted, "leave it out, or reshape it")
     number(call, "alpha", call.alpha)
     if number(call, "beta", call.beta) != 0 and call.c is None:
-        raise MatmulAddend(function=call.function, beta=call.beta)
+        raise refusals.MatmulAddend(function=call.function, beta=call.beta)
     activation_of(call)
     addends = (*ADDENDS, "f64") if call.a.dtype.name == "f64" else ADDENDS
     for name, x in (("c", call.c), ("bias", call.bias)):
@@ -320,7 +307,7 @@ def _compute(call: Call) -> DType:
     if call.compute is None:
         return call.a.dtype
     if not isinstance(call.compute, str) or call.compute != "tf32" or call.a.dtype.name != "f32":
-        raise MatmulCompute(function=call.function, compute=described(call.compute), type=call.a.dtype)
+        raise refusals.MatmulCompute(function=call.function, compute=described(call.compute), type=call.a.dtype)
     return dtypes.dtype("tf32")
 
 

@@ -14,15 +14,8 @@ from tilemma.arithmetic.convert import Array, load, store
 from tilemma.ir.expr import value_of
 from tilemma.ir.types import Space, View
 from tilemma.records import record
+from tilemma.targets.cpu import faults
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Expressions, Frame
-from tilemma.targets.cpu.faults import (
-    NotInReference,
-    SlotOutside,
-    TileMismatch,
-    ViewOutside,
-    WriteConflict,
-    within,
-)
 from tilemma.targets.cpu.storage import Region, Storage
 from tilemma.targets.cpu.values import Value, from_element
 
@@ -61,7 +54,7 @@ class Access:
             names.reshaped.add(view.base.name)
         by_dim = {a.dim: a for a in view.axes}
         if len(by_dim) != len(view.axes):
-            raise NotInReference(what="a view with two axes along one dimension")
+            raise faults.NotInReference(what="a view with two axes along one dimension")
         self.dimensions: list[_Dimension] = []
         for d, offset in enumerate(view.offsets):
             a = by_dim.get(d)
@@ -81,10 +74,10 @@ class Access:
         if not storage.copies:
             return None
         if self.slot is None:
-            raise SlotOutside(
+            raise faults.SlotOutside(
                 name=storage.name, slot="(none given)", slots=storage.copies, last=storage.copies - 1
             )
-        return within(storage.name, self.slot(f), storage.copies)
+        return faults.within(storage.name, self.slot(f), storage.copies)
 
     def reshaped(self, f: Frame, array: Array, leading: int) -> Array:
         """``array`` with its dimensions after the first ``leading`` read as the view's ``reshape``."""
@@ -97,7 +90,7 @@ class Access:
             other = None
         # A copy would take what is stored in it.
         if other is None or not (array.size == 0 or np.may_share_memory(other, array)):
-            raise TileMismatch(
+            raise faults.TileMismatch(
                 what=f"`{self.buffer.name}` of shape {list(array.shape[leading:])} is spanned as {list(shape)}",
                 rule="the same number of elements, contiguous in memory",
             )
@@ -123,13 +116,13 @@ class Access:
             else:
                 extent, step = max(0, dimension.extent(f)), dimension.step(f)
                 if step < 1:
-                    raise ViewOutside(buffer=storage.name, where=f"step {step}")
+                    raise faults.ViewOutside(buffer=storage.name, where=f"step {step}")
             if extent < 0:
                 if 0 <= offset < limit:
                     region.append(offset)
                     continue
                 if not self.clips:
-                    raise ViewOutside(buffer=storage.name, where=f"index {offset} of {limit}")
+                    raise faults.ViewOutside(buffer=storage.name, where=f"index {offset} of {limit}")
                 region.append(slice(0, 0))
                 whole = False
                 continue
@@ -140,7 +133,7 @@ class Access:
                 inner.append(slice(0, extent))
                 continue
             if not self.clips:
-                raise ViewOutside(buffer=storage.name, where=f"elements {offset} to {last} of {limit}")
+                raise faults.ViewOutside(buffer=storage.name, where=f"elements {offset} to {last} of {limit}")
             whole = False
             first = 0 if offset >= 0 else -(offset // step)
             stop = max(first, min(extent, -((offset - limit) // step)))
@@ -252,16 +245,16 @@ class Access:
         storage.check_not_in_flight(array, region)
         array[region] = values
         if array[region].tobytes() != values.astype(array.dtype, copy=False).tobytes():
-            raise WriteConflict(who="lanes", buffer=storage.name)
+            raise faults.WriteConflict(who="lanes", buffer=storage.name)
         self._mark_element(storage, array, region)
 
     def _inside(self, storage: Storage, array: Array, at: tuple[Any, ...]) -> bool:
         for position, (c, limit) in enumerate(zip(at, array.shape, strict=True)):
             if not 0 <= c < limit:
                 if storage.copies and position == 0:
-                    within(storage.name, c, limit)
+                    faults.within(storage.name, c, limit)
                 if not self.clips:
-                    raise ViewOutside(buffer=storage.name, where=f"index {c} of {limit}")
+                    raise faults.ViewOutside(buffer=storage.name, where=f"index {c} of {limit}")
                 return False
         return True
 
@@ -277,7 +270,7 @@ class Access:
             out = ~np.broadcast_to(fits, (lanes,)) if mask is None else np.logical_not(fits) & mask
             if (not self.clips or (storage.copies and position == 0)) and np.any(out):
                 bad = np.broadcast_to(c, (lanes,))[out][0]
-                raise ViewOutside(buffer=storage.name, where=f"index {bad} of {limit}")
+                raise faults.ViewOutside(buffer=storage.name, where=f"index {bad} of {limit}")
             ok &= fits
         region = tuple(np.where(ok, c, 0) for c in at)
         if storage.lanes:

@@ -22,18 +22,9 @@ from tilemma.ir.expr import Dim, Index, Var, trips
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.tile import Body, Copy, DeclareEvent, For, Kernel, Op, Parallel, TriggerEvent, WaitEvent, While
 from tilemma.records import record
-from tilemma.targets.cpu import control, elements, lanes, sync
+from tilemma.targets.cpu import control, elements, faults, lanes, sync
 from tilemma.targets.cpu.control_slice import Iteration, SiblingBarrier, Subscripts, Unknown, control_slice
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
-from tilemma.targets.cpu.faults import (
-    Deadlock,
-    EventOverrun,
-    EventTwice,
-    NotInReference,
-    ProgramFault,
-    SlotOutside,
-    within,
-)
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
 from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Rendezvous, Task, schedule
@@ -47,7 +38,7 @@ LARGEST = 1 << 15
 class EventDeadlock(CompileError):
     code = "event-deadlock"
     found = "with {shape}, no thread can continue: {waiting}"
-    expected = Deadlock.expected
+    expected = faults.Deadlock.expected
     fix = "{remedy}"
 
 
@@ -61,8 +52,8 @@ class EventAhead(CompileError):
 class CopyBeyond(CompileError):
     code = "copy-beyond"
     found = "with {shape}, this takes {what}"
-    expected = SlotOutside.expected
-    fix = SlotOutside.fix
+    expected = faults.SlotOutside.expected
+    fix = faults.SlotOutside.fix
 
 
 @record
@@ -95,7 +86,7 @@ def simulate_events(kernel: Kernel) -> EventSimulation:
         simulator = _Simulator(reduced)
     except Unknown as e:
         return EventSimulation(reason=f"{e.reason} the waits", span=e.span)
-    except NotInReference as e:
+    except faults.NotInReference as e:
         return EventSimulation(reason=e.message, span=e.span)
     done: list[Mapping[str, int]] = []
     reason = ""
@@ -105,9 +96,9 @@ def simulate_events(kernel: Kernel) -> EventSimulation:
         try:
             short = simulator.run(shape)
             done.append(shape)
-        except (Deadlock, EventOverrun, EventTwice, SlotOutside) as fault:
+        except (faults.Deadlock, faults.EventOverrun, faults.EventTwice, faults.SlotOutside) as fault:
             raise _refusal(fault, shape, reduced) from None
-        except (ProgramFault, NotInReference) as fault:
+        except (faults.ProgramFault, faults.NotInReference) as fault:
             short, reason = False, reason or f"with {named(shape)}, {fault.message}"
         except _TooLong:
             reason = reason or f"with {named(shape)} they take more than {ITERATIONS} loop iterations"
@@ -162,7 +153,7 @@ def subscripts(c: Compiler, op: Subscripts, scope: Scope) -> Step:
 
     def run(f: Frame) -> None:
         for name, slot, copies in checks:
-            within(name, slot(f), copies)
+            faults.within(name, slot(f), copies)
 
     return Step(run)
 
@@ -321,23 +312,23 @@ def _indices(op: Op) -> tuple[Index, ...]:
 # ---- errors --------------------------------------------------------------------------------------------------
 
 
-def _refusal(fault: ProgramFault, shape: Mapping[str, int], kernel: Kernel) -> CompileError:
+def _refusal(fault: faults.ProgramFault, shape: Mapping[str, int], kernel: Kernel) -> CompileError:
     event, notes = fault.facts.get("event"), list(fault.notes)
     triggers = (x for x in walk.walk(kernel.body) if isinstance(x, TriggerEvent))
     places = dict.fromkeys(x.span for x in triggers if x.event.event.name == event)
     notes += [Note(f"`{event}` is triggered here", span) for span in places if span is not None]
     match fault:
-        case Deadlock():
+        case faults.Deadlock():
             remedy = _remedy(fault)
             waiting = fault.facts["waiting"]
             return EventDeadlock(fault.span, shape=named(shape), waiting=waiting, remedy=remedy, notes=notes)
-        case SlotOutside():
+        case faults.SlotOutside():
             return CopyBeyond(fault.span, shape=named(shape), what=fault.message, last=fault.facts["last"])
     rule, remedy = fault.expected, fault.remedy
     return EventAhead(fault.span, shape=named(shape), what=fault.message, rule=rule, remedy=remedy, notes=notes)
 
 
-def _remedy(fault: Deadlock) -> str:
+def _remedy(fault: faults.Deadlock) -> str:
     match fault.facts:
         case {"arrived": int(n), "place": str(place)} if n:
             return f"let every instance that {place} counts trigger it as often as the others do"

@@ -21,19 +21,10 @@ from tilemma.ir.expr import value_of
 from tilemma.ir.lane import CopyInstr, Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space, View
 from tilemma.records import record
-from tilemma.targets.ptx.lower import tma
+from tilemma.targets.ptx.lower import memory, tma
 from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear
-from tilemma.targets.ptx.lower.memory import (
-    Place,
-    Places,
-    coordinates,
-    pointer,
-    storage_bytes,
-    stride_bytes,
-    times,
-)
 from tilemma.targets.ptx.lower.refusals import NotLowered
 from tilemma.targets.ptx.lower.regions import Value
 
@@ -110,7 +101,7 @@ def lower_copy(lo: Lowering, op: tile.Copy) -> None:
     # Each thread copies the whole tile into its own local buffer.
     alone = op.dst.base.space is Space.LOCAL
     thread = Linear() if alone else lo.thread_in(instance)
-    size = storage_bytes(op.src.base)
+    size = memory.storage_bytes(op.src.base)
     chunks = Chunks(shape, max(1, plan.vector // size), 1 if alone else plan.threads)
     assert shape[-1] % chunks.elements == 0, f"{plan.vector} bytes do not divide rows of {shape}"
     e.comment(f"copy {_text(op.src)} => {_text(op.dst)}, {plan.engine} by {plan.vector} bytes")
@@ -167,7 +158,7 @@ def _whole(lo: Lowering, view: View, shape: Sequence[int]) -> Reg | bool:
     if view.base.space is not Space.GLOBAL:
         return inside
     zero = [Linear()] * len(view.axes)
-    first = coordinates(lo, view, zero)
+    first = memory.coordinates(lo, view, zero)
     last = list(first)
     for axis, n in zip(view.axes, shape, strict=False):
         step = linear(lo, axis.step)
@@ -241,8 +232,8 @@ class _Mover(ABC):
 
     def __init__(self, lo: Lowering, op: tile.Copy, chunks: Chunks) -> None:
         self.lo, self.op, self.chunks = lo, op, chunks
-        self.places = Places(lo, op.src), Places(lo, op.dst)
-        self.size = storage_bytes(op.src.base)
+        self.places = memory.Places(lo, op.src), memory.Places(lo, op.dst)
+        self.size = memory.storage_bytes(op.src.base)
         self.vector = chunks.elements * self.size
 
     def index(self, view: View, chunk: Chunk, element: int = 0) -> list[Linear]:
@@ -250,10 +241,10 @@ class _Mover(ABC):
             return []
         return index_of(self.lo, self.chunks.shape, chunk.row, chunk.col + element)
 
-    def at(self, view: View, chunk: Chunk, element: int = 0, *, check: bool = False) -> Place:
+    def at(self, view: View, chunk: Chunk, element: int = 0, *, check: bool = False) -> memory.Place:
         return self._of(view).at(self.index(view, chunk, element), check=check)
 
-    def _of(self, view: View) -> Places:
+    def _of(self, view: View) -> memory.Places:
         return self.places[view is self.op.dst]
 
     def run(self, view: View, chunks: Sequence[Chunk]) -> Iterator[Mem]:
@@ -277,7 +268,7 @@ class _Mover(ABC):
         if count == 0 or isinstance(stride, int):
             return Mem(m.base, m.offset + (stride * count if isinstance(stride, int) else 0))
         e = self.lo.e
-        by = times(e, stride, count, f"{view.base.name}_rows")
+        by = memory.times(e, stride, count, f"{view.base.name}_rows")
         return Mem(e.pure("add.s64", "u64", m.base, by, hint=f"{view.base.name}_at"), m.offset)
 
     def _strides(self, view: View) -> tuple[Reg | int, Reg | int] | None:
@@ -289,8 +280,8 @@ class _Mover(ABC):
             steps = value_of(axis.step)
             if steps is None:
                 return None
-            bytes_ = stride_bytes(self.lo, view.base, axis.dim)
-            found.append(bytes_ * steps if isinstance(bytes_, int) else times(self.lo.e, bytes_, steps))
+            bytes_ = memory.stride_bytes(self.lo, view.base, axis.dim)
+            found.append(bytes_ * steps if isinstance(bytes_, int) else memory.times(self.lo.e, bytes_, steps))
         return found[0], found[1]
 
     def inside_view(self, view: View, index: Sequence[Linear]) -> Reg | bool:
@@ -343,7 +334,7 @@ class _CpAsync(_Mover):
             read: Value = e.pick(row_ok, count, Imm(0))
             if isinstance(read, Imm):  # known to lie outside: zeros, read from nowhere
                 nothing = e.pure("mov.b32", "s32", Imm(0), hint="bytes")
-                self._issue(chunk, Mem(pointer(self.lo, src.base)), nothing)
+                self._issue(chunk, Mem(memory.pointer(self.lo, src.base)), nothing)
                 continue
             if self.size > 1 and isinstance(read, Reg):
                 read = e.pure("shl.b32", "s32", read, Imm(self.size.bit_length() - 1), hint="bytes")
@@ -354,7 +345,7 @@ class _CpAsync(_Mover):
                 e.pure("add.s64", "u64", there.base, Imm(there.offset, "s64")) if there.offset else there.base
             )
             assert isinstance(address, Reg) and isinstance(some, Reg)
-            safe = e.pick(some, address, pointer(self.lo, src.base), "u64", hint="source")
+            safe = e.pick(some, address, memory.pointer(self.lo, src.base), "u64", hint="source")
             assert isinstance(safe, Reg)
             self._issue(chunk, Mem(safe), read)
 

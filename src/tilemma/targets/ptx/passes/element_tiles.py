@@ -11,16 +11,7 @@ from tilemma.errors import CompileError, Note, Span
 from tilemma.ir.plans import FragmentPlan
 from tilemma.ir.tile import Kernel
 from tilemma.ir.walk import walk
-from tilemma.passes.check_element_tiles import (
-    COLUMNS,
-    ROWS,
-    TileWithoutLayout,
-    combined,
-    element_division,
-    fragment_dtype,
-    vector_groups,
-    vectors_of,
-)
+from tilemma.passes import check_element_tiles
 from tilemma.passes.contraction import Fragments, fragment_uses
 from tilemma.targets.ptx.thread_values import agree
 
@@ -39,15 +30,15 @@ def element_plans(kernel: Kernel, plans: dict[str, FragmentPlan]) -> dict[str, F
     """``plans`` and those of the other fragments.  ElementTiles, TileWithoutLayout."""
     found = dict(plans)
     fragments = Fragments(kernel.body)
-    for members, op in combined(kernel.body):
+    for members, op in check_element_tiles.combined(kernel.body):
         known = [n for n in members if n in found]
         model = _model(found, known) or _default(kernel, fragments, members)
         for name in members:
             if name not in found:
-                found[name] = like(model, fragment_dtype(fragments, name), name, op.span)
+                found[name] = like(model, check_element_tiles.fragment_dtype(fragments, name), name, op.span)
             elif not agree(model, found[name]):
                 raise _differ(op.span, (known[0], model), (name, found[name]))
-    for members, tiles, op in vector_groups(kernel.body):
+    for members, tiles, op in check_element_tiles.vector_groups(kernel.body):
         for tile in tiles:
             if tile not in found:
                 # Neither multiplied nor in an `apply`: it is only reduced.
@@ -57,7 +48,7 @@ def element_plans(kernel: Kernel, plans: dict[str, FragmentPlan]) -> dict[str, F
         for tile in tiles:
             if not agree(found[tile], found[members[0]]):
                 raise _differ(op.span, (members[0], found[members[0]]), (tile, found[tile]))
-    vectors = vectors_of(kernel.body)
+    vectors = check_element_tiles.vectors_of(kernel.body)
     for name in fragments.declared:
         if name not in found and any(r.name == name for o in walk(kernel.body) for _, r in fragment_uses(o)):
             alone = (name, (name,), ())
@@ -81,7 +72,7 @@ def _vector(
     """The plan of a vector: its values are in the lanes that hold elements of their rows."""
     name, members, tiles = group
     model = _model(found, list(tiles)) or _default(kernel, fragments, members)
-    dtype, rows = fragment_dtype(fragments, name), model.shape[0]
+    dtype, rows = check_element_tiles.fragment_dtype(fragments, name), model.shape[0]
     return replace(model, role="R", dtype=dtype, shape=(rows, 1), repeat=(model.repeat[0], 1))
 
 
@@ -116,7 +107,7 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
                 return replace(plan, dtype=dtype, atom=atom.name)
     if dtype.bits == model.c.dtype.bits == 32:
         return replace(plan, dtype=dtype)
-    raise TileWithoutLayout(
+    raise check_element_tiles.TileWithoutLayout(
         span,
         name=name,
         what=f"a tile of {dtype}",
@@ -133,13 +124,13 @@ def _text(plan: FragmentPlan) -> str:
 
 def _default(kernel: Kernel, fragments: Fragments, names: tuple[str, ...]) -> FragmentPlan:
     """The layout of an accumulator of `mma.sync` for tiles that no multiply uses."""
-    divided = element_division(kernel, fragments, names)
+    divided = check_element_tiles.element_division(kernel, fragments, names)
     record = catalogue[_PLAIN]
     assert isinstance(record, MmaAtom)
     (rows, columns), (down, across) = divided.shape, divided.warps
-    repeat = (rows // (ROWS * down), columns // (COLUMNS * across))
+    repeat = (rows // (check_element_tiles.ROWS * down), columns // (check_element_tiles.COLUMNS * across))
     dtype = record.operands["C"].dtype
     plan = FragmentPlan("C", dtype, divided.shape, divided.level, "registers", _PLAIN, repeat, divided.warps)
-    if names[0] in vectors_of(kernel.body):
+    if names[0] in check_element_tiles.vectors_of(kernel.body):
         return plan
-    return like(plan, fragment_dtype(fragments, names[0]), names[0], divided.op.span)
+    return like(plan, check_element_tiles.fragment_dtype(fragments, names[0]), names[0], divided.op.span)

@@ -28,18 +28,9 @@ from tilemma.ir.walk import trip_count
 from tilemma.passes.rotations import Rotations
 from tilemma.passes.threads import Block, Bools, Node, Tree
 from tilemma.records import record
+from tilemma.targets.ptx.passes import ordering
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.aliasing import Access, loop_name
-from tilemma.targets.ptx.passes.ordering import (
-    are_stores_by_tma,
-    arriving,
-    by_ldmatrix,
-    in_different_roles,
-    ordered_by,
-    ordered_by_events,
-    shares,
-    within,
-)
 from tilemma.targets.ptx.passes.pending import SYNCHRONISING, Key, Pending, State, StateInterner, synchronise
 
 
@@ -106,7 +97,7 @@ class Walk:
         for a in found:
             if a.release:
                 mask = self._releasing.setdefault(a.resource, np.zeros(tree.threads, dtype=bool))
-                mask |= arriving(a)
+                mask |= ordering.arriving(a)
         # How many groups may stay open at each wait for futures, and the copies that some wait has met.
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
@@ -345,7 +336,7 @@ class Walk:
             return None
         pairs, fence = conflict
         x, y, wait = pending.access, later, not pending.done
-        if in_different_roles(x, y):
+        if ordering.in_different_roles(x, y):
             return Hazard(pending, y, pairs, wait, False)
         awaited = (x.event, id(y.role)) in self._waited_for
         if wait and self._aliases is None and awaited and not _same_slot(pending, y):
@@ -355,7 +346,7 @@ class Walk:
             behind = behind | pending.acknowledgements
         if y.release == "warp":
             # A warp acknowledgements for itself: its lanes have to be together, and have passed their data on.
-            apart = pairs & ~shares(x, y)
+            apart = pairs & ~ordering.shares(x, y)
             pairs = self._unordered(apart, behind, x, y) if behind else pairs
         else:
             pairs = self._unordered(pairs, behind, x, y)
@@ -374,7 +365,7 @@ class Walk:
             return None
         if x.same_visit(y, pending.carried):
             return None
-        if pending.carried and are_stores_by_tma(x, y):
+        if pending.carried and ordering.are_stores_by_tma(x, y):
             return None  # the tiles of different iterations are the program's business
         if self._of_another_block(pending):
             return None
@@ -388,7 +379,7 @@ class Walk:
                 return None
         # Also where a copy by TMA overwrites data that threads have read: only the barrier orders them.
         fence = x.proxy == "generic" and y.proxy == "async" and not x.private
-        if in_different_roles(x, y):
+        if ordering.in_different_roles(x, y):
             return pairs, False
         if x.private or (not fence and mapped):
             return np.zeros_like(pairs), fence
@@ -397,12 +388,12 @@ class Walk:
             others = pairs & ~self._all_threads_arrive(x, y)[:, None]
             if y.release == "each" or (x.agent == "wgmma" and not fence):
                 return others, fence
-            return others | (pairs & shares(x, y)), fence
+            return others | (pairs & ordering.shares(x, y)), fence
         if x.threads == y.threads == 1 and not fence:
             pairs = pairs & (x.start[:, None] != y.start[None, :])
-        if x.threads == 32 and not x.write and by_ldmatrix(x.node):
+        if x.threads == 32 and not x.write and ordering.by_ldmatrix(x.node):
             # ldmatrix is `.sync`: after it, a thread is ordered after the reads of its whole warp.
-            pairs = pairs & ~(within(y, x) & (y.threads <= 32))
+            pairs = pairs & ~(ordering.within(y, x) & (y.threads <= 32))
         return pairs, fence
 
     def _of_another_block(self, pending: Pending) -> bool:
@@ -429,7 +420,7 @@ class Walk:
         """Whether ``y`` may come too early after ``x``, if they are accesses to one place."""
         if not (x.write or y.write) or (x.atomic and y.atomic) or x.release:
             return False
-        if in_different_roles(x, y):
+        if ordering.in_different_roles(x, y):
             # Only the program's events order roles, and events do not cover buffers that share memory.
             return self._aliases is not None
         if x.private and (x.agent == "thread" or x.agent == y.agent == "wgmma"):
@@ -437,7 +428,7 @@ class Walk:
         if x.agent == y.agent == "tma" and not self._interchangeable(x, y):
             # Two buffers at one address: an event of one does not order the copy into the other.
             return True
-        return not ordered_by_events(x, y)
+        return not ordering.ordered_by_events(x, y)
 
     def _interchangeable(self, x: Access, y: Access) -> bool:
         """Whether they are accesses to one buffer, or to two whose names rotate."""
@@ -452,7 +443,7 @@ class Walk:
                 seen.add(kind)
                 key = kind, x.executors, y.executors
                 if key not in self._held_back:
-                    self._held_back[key] = ~ordered_by(barrier, x, y)
+                    self._held_back[key] = ~ordering.ordered_by(barrier, x, y)
                 pairs = pairs & self._held_back[key]
         return pairs
 

@@ -20,14 +20,7 @@ from tilemma.passes.pipeline_legality import LoopCopies, by_hand, leaves, loop_c
 from tilemma.passes.scope import Dependence, control, count, names, sites
 from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
-from tilemma.targets.ptx.passes.pipeline_model import (
-    ENOUGH_STAGES,
-    MULTIPROCESSORS,
-    STAGING_PIECES,
-    Choice,
-    most_stages,
-    registers_suffice,
-)
+from tilemma.targets.ptx.passes import pipeline_model
 from tilemma.targets.ptx.passes.promote_copies import coefficient, promoted
 from tilemma.targets.ptx.passes.shared_views import PADDING
 from tilemma.targets.ptx.passes.stage_results import staged_results
@@ -105,7 +98,7 @@ class BlockPlan:
         try:
             self._analyse(program, said)
             stages = self.choice.stages
-            if stages < ENOUGH_STAGES:
+            if stages < pipeline_model.ENOUGH_STAGES:
                 self._analyse(unstaged, [])
                 if self.choice.stages > stages:
                     return False
@@ -212,7 +205,7 @@ class BlockPlan:
                 rings.append(ring)
         return found
 
-    def _choose(self) -> tuple[int, Choice]:
+    def _choose(self) -> tuple[int, pipeline_model.Choice]:
         """The index of the grid that counts the rows of a band of tiles, and what suits the block."""
         rings = self.rings
         settings = self.kernel.pipeline or PipelineSettings()
@@ -227,10 +220,10 @@ class BlockPlan:
             op.buffer for op in walk(self.program) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED
         ]
         other, stages = 0, 0
-        for pieces in STAGING_PIECES:
+        for pieces in pipeline_model.STAGING_PIECES:
             other = sum(self._least(b, pieces) for b in others if b.name not in copied)
-            stages = most_stages(self.arch, stage, other)
-            if stages >= ENOUGH_STAGES:
+            stages = pipeline_model.most_stages(self.arch, stage, other)
+            if stages >= pipeline_model.ENOUGH_STAGES:
                 break
         if stages < 2:
             raise refuse(
@@ -240,7 +233,7 @@ class BlockPlan:
                 self.block.span,
             )
         result = result_elements(self.block)
-        if not registers_suffice(self.arch, self.groups, result):
+        if not pipeline_model.registers_suffice(self.arch, self.groups, result):
             raise refuse(
                 "registers",
                 f"{self.groups} warpgroups with a producer have too few registers for {result} sums",
@@ -249,8 +242,8 @@ class BlockPlan:
             )
         reverse = persistent and settings.order == "any" and len({id(ring.loop) for ring in rings}) == 1
         reverse = reverse and _is_sum(rings[0].loop, self.copies)
-        blocks = (settings.blocks or MULTIPROCESSORS) if persistent else 0
-        return row, Choice(stages, cluster, blocks, reverse)
+        blocks = (settings.blocks or pipeline_model.MULTIPROCESSORS) if persistent else 0
+        return row, pipeline_model.Choice(stages, cluster, blocks, reverse)
 
     def _least(self, buffer: Buffer, pieces: int) -> int:
         """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged.
