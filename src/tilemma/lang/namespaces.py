@@ -25,6 +25,10 @@ class Namespace:
     def article(self) -> str:
         return f"`{self._spelled}`"
 
+    def __dir__(self) -> list[str]:
+        """Its functions: `article` describes it in errors."""
+        return [n for n in super().__dir__() if n != "article"]
+
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise WrongValue(
             caller_span(),
@@ -39,7 +43,7 @@ class Namespace:
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):
                 raise AttributeError(name)
-            known = [n for n in dir(self) if not n.startswith("_") and n != "article"]
+            known = [n for n in dir(self) if not n.startswith("_")]
             forms, subject = f"write {self._forms}", None if name in self._own_names else "a"
             e = wrong_member(caller_span(), f"`{self._spelled}`", name, known, forms, subject)
             raise NoSuchMember(e.span, **e.facts)
