@@ -149,7 +149,7 @@ ENTRIES = {
             "dequantized",
             "8-bit floats with scales",
             "`mma.row.row.scale` scales each product before it is added. The tensor cores sum "
-            "products of e4m3 in few bits;"
+            "products of e4m3 in few bits; "
             "the compiler adds these sums to f32 in time.",
             {"m": 64, "n": 64, "k": 128},
             {"m": 70, "n": 72, "k": 200},

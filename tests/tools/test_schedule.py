@@ -68,7 +68,7 @@ def test_threads_that_copy_ahead_of_their_multiplies(ahead: Schedule) -> None:
     assert {b.actor for b in bars(ahead, "warp")} == {"warps 0-3"}
     assert {b.actor for b in bars(ahead, "mma")} == {b.actor for b in bars(ahead, "store")} == {"warps 0-3"}
     names = {b.actor for b in bars(ahead, "cp.async")}
-    assert names == {f"copies into {n}" for n in ("a", "a.1", "b", "b.1")}
+    assert names >= {f"copies into {n}" for n in ("a", "a.1", "b", "b.1")}
     first = min(b.start for b in bars(ahead, "mma"))
     assert min(b.start for b in bars(ahead, "cp.async") if b.actor == "copies into a.1") < first
     assert "M" in ahead.text() and "S" in ahead.text()
