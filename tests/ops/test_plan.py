@@ -55,21 +55,13 @@ def test_the_choice_is_the_best_estimate(m: int, n: int, k: int) -> None:
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(5000, 17000), st.integers(5000, 17000), st.integers(4096, 9000))
 def test_large_products_off_tensor_cores_copy_few_bytes(dtype: str, m: int, n: int, k: int) -> None:
-    """Of thousands of tiles the last wave counts little: an operation needs few bytes, as tiles go."""
+    """Of thousands of tiles the last wave counts little: an operation needs as few bytes as any tile allows."""
     p = problem(m, n, k, dtype, row_a=-(-k // 4) * 4, row_b=-(-k // 4) * 4)
 
     def carried(plan: Plan) -> float:
         return 1 / plan.tile[0] + 1 / plan.tile[1]
 
-    least = min(carried(x) for x in candidates(p, H200) if x.kernel == "ahead")
-    assert carried(ranked(p, H200)[0].plan) <= 1.1 * least
-
-
-@pytest.mark.parametrize("size", [3000, 4096, 8192])
-def test_tiles_of_f64_fill_the_last_round(size: int) -> None:
-    """Tiles of 128 columns would leave most SMs without a tile in it."""
-    p = problem(size, size, size, "f64", row_a=size, row_b=size)
-    assert ranked(p, H200)[0].plan.tile[:2] == (128, 112)
+    assert carried(ranked(p, H200)[0].plan) == min(carried(x) for x in candidates(p, H200) if x.kernel == "ahead")
 
 
 def tasks(p: Problem, plan: Plan) -> int:

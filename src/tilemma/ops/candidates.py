@@ -68,8 +68,6 @@ CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1
 # read from the same half of the L2 cache.
 CLUSTERS_OF_PARTS = (((2, 2), False), ((1, 4), False), ((4, 1), False), ((2, 4), False), ((4, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
-# Fills the last round of SMs where 128 columns leave most of it empty, as at 4096^3 and 8192^3 on 132 SMs.
-TILE_F64 = (128, 112, 64)
 # Its registers do not hold the sum of the parts.
 SPILLING_PARTS = ((64, 256, 64),)
 # Seven and fourteen parts fill the clusters of four and eight that have room.
@@ -101,8 +99,6 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             yield Plan("tiles", tile_for(problem, tile), groups)
         if not problem.on_tensor_cores:
             yield Plan("ahead", tile_for(problem, tile), groups)
-    if problem.acc == "f64":
-        yield Plan("ahead", tile_for(problem, TILE_F64), 2)
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
     for swap in (False, True):

@@ -148,8 +148,6 @@ ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 # Bytes a clock that cp.async writes and warps read again and again, in slots that arithmetic could use: by so much
 # f32 and f64 were slower with tiles of 64 x 64 than with 128 x 128.
 CARRIED = 35.0
-# Clocks of a step in which the tensor cores wait in f64 products of one warpgroup, and of two.
-WAITS_F64 = {1: 350.0, 2: 70.0}
 # The cost of launching clusters: their blocks start together, and none ends before the others.
 CLUSTER = 0.5e-6
 # What idle blocks of the last round cost, as a share of the time of memory: measured with 138 to 224 tasks.
@@ -234,8 +232,6 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
     cache = _read(p, plan) / on.cache * busy
     port = (left + right) / PORT
     if plan.kernel == "ahead" and aligned(p.lhs) and aligned(p.rhs):
-        if p.acc == "f64":
-            return max(tensor, cache) + WAITS_F64[plan.groups], "arithmetic"
         return max(tensor, cache) + (left + right) / CARRIED, "arithmetic"
     if plan.kernel != "pipelined":
         # No overlap: the block waits for its copies, then multiplies.
