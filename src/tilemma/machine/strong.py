@@ -87,10 +87,13 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
     scope = scope_of(ins)
     # The addresses of one instruction may hold one release.
     takers: dict[int, tuple[Released, list[int]]] = {}
-    for lane, key in zip(lanes.tolist(), _keys(f, addr), strict=True):
-        found: Released | None = table.get(key)
-        if found is not None:
-            takers.setdefault(id(found), (found, []))[1].append(lane)
+    releases = list(map(table.get, _keys(f, addr)))
+    if releases[0] is not None and all(x is releases[0] for x in releases):
+        takers[0] = releases[0], lanes.tolist()
+    else:
+        for lane, found in zip(lanes.tolist(), releases, strict=True):
+            if found is not None:
+                takers.setdefault(id(found), (found, []))[1].append(lane)
     for found, takes in takers.values():
         if not (includes(scope, w.cta, found.cta) and includes(found.scope, found.cta, w.cta)):
             continue
@@ -143,12 +146,15 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
         message = Message(fenced.seen[:0], fenced.fenced[:0], fenced.cluster)
     table = w.cta.machine.released
     # The same release leaves the same message.
-    left: dict[int, Released] = {}
-    for key in dict.fromkeys(_keys(f, addr)):
-        known: Released | None = table.get(key)
-        if id(known) in left:
-            table[key] = left[id(known)]
-            continue
+    groups: dict[int, tuple[Released | None, list[Any]]] = {}
+    keys = _keys(f, addr)
+    releases = list(map(table.get, keys))
+    if all(x is releases[0] for x in releases):
+        groups[0] = releases[0], keys
+    else:
+        for key, release in zip(keys, releases, strict=True):
+            groups.setdefault(id(release), (release, []))[1].append(key)
+    for known, same in groups.values():
         # A release sequence continues only among operations whose scopes include each other.
         if known is not None and includes(known.scope, known.cta, w.cta) and includes(scope, w.cta, known.cta):
             fresh = Released(continued(message, known.message), w.cta, scope, fenced)
@@ -156,7 +162,7 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
                 fresh.fenced = known.fenced if fenced is None else continued(fenced, known.fenced)
         else:
             fresh = Released(message.copy(), w.cta, scope, fenced)
-        left[id(known)] = table[key] = fresh
+        table.update(dict.fromkeys(same, fresh))
 
 
 def fence(f: Frame, rows: Any, scope: int = GPU, *, lanes: int = 0) -> None:
