@@ -188,3 +188,44 @@ def test_a_tile_that_a_store_brings_to_the_wrong_place_is_named(name: str) -> No
     verdict, right = through_registers(THROUGH_REGISTERS.replace(old, new))
     assert not right
     assert {h.code for h in verdict.hazards} == {"operand-layout"}
+
+
+PACKED = """.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c) {
+  .reg .b64 %a, %b, %c, %d; .reg .b32 %r<16>; .reg .f32 %f<4>;
+  .shared .align 16 .b8 s[512]; .shared .align 16 .b8 t[256];
+  ld.param.u64 %a, [a]; ld.param.u64 %b, [b]; ld.param.u64 %c, [c]; mov.u32 %r0, %tid.x;
+  mul.wide.u32 %d, %r0, 4; add.s64 %a, %a, %d; add.s64 %b, %b, %d; mov.u32 %r1, s; mov.u32 %r2, t;
+  shl.b32 %r3, %r0, 2; add.u32 %r4, %r1, %r3; add.u32 %r5, %r2, %r3;
+  ld.global.u32 %r6, [%a]; st.shared.u32 [%r4], %r6; ld.global.u32 %r6, [%a+128]; st.shared.u32 [%r4+128], %r6;
+  ld.global.u32 %r6, [%a+256]; st.shared.u32 [%r4+256], %r6;
+  ld.global.u32 %r6, [%a+384]; st.shared.u32 [%r4+384], %r6;
+  ld.global.u32 %r6, [%b]; st.shared.u32 [%r5], %r6; ld.global.u32 %r6, [%b+128]; st.shared.u32 [%r5+128], %r6;
+  bar.warp.sync -1;
+  and.b32 %r7, %r0, 15; shl.b32 %r8, %r7, 5; shr.u32 %r9, %r0, 4; shl.b32 %r9, %r9, 4;
+  add.u32 %r8, %r8, %r9; add.u32 %r8, %r8, %r1; shl.b32 %r9, %r7, 4; add.u32 %r9, %r9, %r2;
+  ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%r8];
+  ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r14, %r15}, [%r9];
+  mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
+  mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13}, {%r14, %r15},
+    {%f0, %f1, %f2, %f3};
+  mul.wide.u32 %d, %r0, 8; add.s64 %c, %c, %d; st.global.v2.f32 [%c], {%f0, %f1};
+  st.global.v2.f32 [%c+256], {%f2, %f3}; ret;
+}
+"""
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_pairs_of_elements_may_be_passed_as_words(packed: bool) -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(-3, 4, (16, 16)).astype(np.float16), rng.integers(-3, 4, (16, 8)).astype(np.float16)
+    c = np.zeros((16, 8), np.float32)
+    given = {"a": a.view(np.uint32) if packed else a, "b": b.view(np.uint32) if packed else b, "c": c}
+    verdict = machine.check(PACKED, {"grid": 1, "block": 32, "read_only": ["a", "b"]}, given, schedules=2)
+    assert verdict.ok, verdict.render()
+    assert (c == a.astype(np.float32) @ b.astype(np.float32)).all()
+    # Without `.trans`, B's columns are its rows.
+    wrong = machine.check(PACKED.replace(".x2.trans", ".x2"), {"grid": 1, "block": 32}, given, schedules=2)
+    assert {h.code for h in wrong.hazards} == LAYOUT, wrong.render()

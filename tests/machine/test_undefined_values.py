@@ -100,3 +100,37 @@ def test_an_undefined_value_is_reported_where_it_was_read_first_once_it_matters(
     assert (f"reaches `{use or 'shfl'}" in hazard.render()) == bool(use), hazard.render()
     if register == "%r1" and use:
         assert set(hazard.facts["lanes"]) <= set(range(8, 32))
+
+
+# Lanes store an element that they may not have loaded, and load that of another lane.
+SHARED = (
+    "mov.u32 %r2, s; shl.b32 %r3, %r0, 2; add.u32 %r2, %r2, %r3; st.shared.u32 [%r2], %r1; bar.sync 0;"
+    "xor.b32 %r4, %r0, 1; setp.lt.u32 %p1, %r4, %r9; shl.b32 %r3, %r4, 2; mov.u32 %r2, s; add.u32 %r2, %r2, %r3;"
+    "ld.shared.u32 %r6, [%r2]; USE"
+)
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_undefined_values_pass_through_shared_memory(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_NATIVE", native)
+    variable = ".shared .align 4 .b8 s[256]; "
+    found, out = verdict(variable + SHARED.replace("USE", "selp.u32 %r5, %r6, 7, %p1;"))
+    assert found.ok, found.render()
+    assert out.tolist() == [100 + (i ^ 1) if i < N else 7 for i in range(64)]
+    found, _ = verdict(variable + SHARED.replace("USE", "mov.u32 %r5, %r6;"))
+    (hazard,) = found.hazards
+    assert hazard.code == "uninitialised-register" and hazard.facts["register"] == "%r1"
+    assert hazard.facts["lanes"] == list(range(8, 32)) or set(hazard.facts["lanes"]) <= set(range(8, 32))
+    # A later store defines the bytes.
+    again = variable + "bar.sync 0;".join(SHARED.split("bar.sync 0;", 1)).replace(
+        "bar.sync 0;", "st.shared.u32 [%r2], %r0; bar.sync 0;"
+    )
+    found, out = verdict(again.replace("USE", "mov.u32 %r5, %r6;"))
+    assert found.ok, found.render()
+    assert out.tolist() == [i ^ 1 for i in range(64)]
+    # Other readers of shared memory are not followed: the store is reported.
+    matrix = SHARED.replace(
+        "USE", "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r2]; selp.u32 %r5, %r6, 7, %p1;"
+    )
+    found, _ = verdict(variable + matrix)
+    assert str(found.hazards[0].facts["instruction"]).startswith("st.shared"), found.render()

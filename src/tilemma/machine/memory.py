@@ -87,6 +87,9 @@ class SharedMemory:
         # Global address that each byte was copied from (cp.async and tensor copies), 0 where unknown.
         self.origin: npt.NDArray[np.int64] | None = None
         self.mbarriers: dict[int, Any] = {}
+        # The write that stored an undefined value to each byte, 0 for none; the first read of the last such value.
+        self.undefined: npt.NDArray[np.int32] | None = None
+        self.first_undefined: Any = None
         # For the native library: the last read of each reader, and whether it is a wgmma.
         self.lasts = np.zeros((2, 0), np.int64)
         self.record = SharedRecord(base, self.limit, address_of(self.data), address_of(self.writer))
@@ -128,6 +131,12 @@ class SharedMemory:
         """The reader ``key``, made at its first read."""
         found = self._reader_of.get(key)
         return self._new_reader(key) if found is None else found
+
+    def undefined_by(self) -> npt.NDArray[np.int32]:
+        """The writes of undefined values, made at the first one."""
+        if self.undefined is None:
+            self.undefined = np.zeros(len(self.data), np.int32)
+        return self.undefined
 
     def enclose(self, address: int) -> None:
         """Extend the range of addresses that holds all mbarriers by the one at ``address``."""

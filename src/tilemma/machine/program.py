@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.errors import TilemmaError
-from tilemma.machine import dataflow, declared, register_checks
+from tilemma.machine import dataflow, declared, register_checks, undefined_memory
 from tilemma.machine.catalogue import NoSuchForm
 from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
@@ -27,7 +27,7 @@ from tilemma.machine.state import CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable
 
 ALU, VISIBLE, BRANCH, EXIT = range(4)
-# Runs of a program in which the origins of 16-bit registers are followed.
+# Runs of a program in which the origins of registers are followed.
 _FOLLOWED = 2
 
 
@@ -108,6 +108,8 @@ class Program:
     reconverge: list[int] = field(default_factory=list)
     leaders: set[int] = field(default_factory=set)
     tracked: frozenset[int] = frozenset()
+    # Whether undefined values are followed through shared memory.
+    carries_undefined: bool = False
     # Registers that some instruction writes.
     written: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
@@ -139,17 +141,14 @@ class Program:
     float_registers: dict[str, set[str]] = field(default_factory=dict)
 
     def count_run(self) -> None:
-        """Layout errors are systematic: after the first runs, the origins of 16-bit registers are not followed."""
+        """Layout errors are systematic: after the first runs, the origins of registers are not followed."""
         self.runs += 1
         if self.runs == _FOLLOWED + 1 and self.followed:
-            narrow = {number for (cls, _), number in self.register_ids.items() if cls == "16"}
-            changed = [
-                (step, moved) for step, moved, _ in self.moves if step.run is moved and step.writes <= narrow
-            ]
+            changed = [(step, moved) for step, moved, _ in self.moves if step.run is moved]
             self.before = self.followed, self.segments, self.batches, self.table, self.native, changed
-            self.followed -= narrow
+            self.followed = frozenset()
             for step, moved, inner in self.moves:
-                if step.run is moved and step.writes <= narrow:
+                if step.run is moved:
                     step.run = inner
             build_segments(self)
 
@@ -311,6 +310,9 @@ def _finish(program: Program) -> None:
     program.reconverge = graph.reconvergence()
     program.written = frozenset(r for s in steps for r in s.writes)
     undefined = graph.maybe_undefined(register_checks.passed_on(program))
+    if undefined_memory.carried(program, undefined):
+        program.carries_undefined = True
+        undefined = graph.maybe_undefined(register_checks.passed_on(program))
     for step in steps:
         step.maybe_undefined = undefined[step.index]
     program.tracked = frozenset().union(*undefined) if undefined else frozenset()

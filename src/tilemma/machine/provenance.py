@@ -195,6 +195,14 @@ def coordinates(allocation: Allocation, origin: Any) -> list[Any]:
     return out
 
 
+def _divide(allocation: Allocation, indices: list[Any], within: Any) -> None:
+    """Count the parts of elements along the array's last dimension: pairs of f16 that are passed as u32."""
+    unit = int(np.gcd(np.gcd.reduce(within, axis=None), allocation.itemsize))
+    steps = [(abs(s), axis) for axis, s in enumerate(allocation.strides) if s and allocation.shape[axis] > 1]
+    axis = min(steps)[1] if steps else 0
+    indices[axis] = indices[axis] * (allocation.itemsize // unit) + within // unit
+
+
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """The contraction index of an operand: the array, and its index in each column.
@@ -225,12 +233,16 @@ def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None
         return None
     if not _has_coordinates(allocation):
         return _check_flat(w, ins, letter, allocation, origin, known)
-    if known.all():
+    filled = np.where(known, origin, addresses[0])
+    within = (filled - allocation.base) % allocation.itemsize
+    if known.all() and not within.any():
         regular = _regular(allocation, origin)
         if regular is not None:
             return regular
     along_k = None
-    indices = coordinates(allocation, np.where(known, origin, addresses[0]))
+    indices = coordinates(allocation, filled)
+    if within.any():
+        _divide(allocation, indices, within)
     first = tuple(int(x[0, 0]) for x in indices) if known[0, 0] else None
     for axis, index in enumerate(indices):
         by_row = _constant(index, known, 1)

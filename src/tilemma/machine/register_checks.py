@@ -2,7 +2,8 @@
 
 A value that depends on a register which nothing wrote is undefined.  Instructions on registers pass that on, lane
 by lane, as compilers expect: they move and combine undefined values and select others in their place.  It is
-reported where an undefined value is an address, is stored or given to other threads, or decides a branch.
+reported where an undefined value is an address, is stored in global memory or given to other threads, or decides
+a branch; `undefined_memory` follows it through shared memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilemma.machine import provenance
+from tilemma.machine import provenance, undefined_memory
 from tilemma.machine.catalogue import RegisterInFlight, UninitialisedRegister
 from tilemma.machine.state import ALL_LANES
 from tilemma.machine.syntax import Instruction, Not, Operand, Register, Vector
@@ -42,9 +43,13 @@ class Checks:
 
 def passed_on(program: Program) -> list[frozenset[int] | None]:
     """For each step, the registers whose definedness its results take over; None where reads are reported."""
+    # Shared memory that holds undefined values is as a register that is never defined.
+    memory = frozenset({len(program.register_ids)}) if program.carries_undefined else None
     return [
-        frozenset(_checked(program, s, s.reads)) if s.kind == _ALU and s.writes else None for s in program.steps
-    ]
+        frozenset(_checked(program, s, s.reads)) if s.kind == _ALU and s.writes
+        else memory if undefined_memory.loads(s) else None
+        for s in program.steps
+    ]  # fmt: skip
 
 
 def _checked(program: Program, step: Step, registers: frozenset[int]) -> tuple[int, ...]:
@@ -82,7 +87,7 @@ def instrument(program: Program, step: Step) -> None:
         inner, step.run = step.run, _forgetting(step.run, replaced)
         program.moves.append((step, step.run, inner))
         step.checks = Checks(step.run, forgets=tuple(replaced))
-    instruction, names = step.instruction, program.register_names
+    instruction, names, carries = step.instruction, program.register_names, program.carries_undefined
     passes = step.kind == _ALU and bool(step.writes)
     writes = tuple(step.writes & program.tracked)
     guard = program.register_ids.get(("p", step.guard), -1)
@@ -104,13 +109,22 @@ def instrument(program: Program, step: Step) -> None:
         reads = ()
     if not (reads or writes or touches):
         return
+    stored = undefined_memory.data_registers(program, step) if carries and undefined_memory.stores(step) else ()
+    kept = [r for r in reads if r in stored]
     if passes:
         run = _passing(program, step, reads, writes)
+    elif carries and undefined_memory.loads(step):
+        step.run = _reporting(step, reads, (), names)
+        run = undefined_memory.loading(program, step, _define) if writes else step.run
+    elif kept:
+        reads = tuple(r for r in reads if r not in stored)
+        step.run = _reporting(step, reads, writes, names)
+        run = undefined_memory.storing(program, step, lambda w, r: _origin(w, (r,), instruction, names))
     else:
         run = _reporting(step, reads, writes, names)
     step.run = _touching(run, step, touches, names) if touches else run
     forgets = () if step.checks is None else step.checks.forgets
-    step.checks = Checks(step.run, reads, writes, touches, forgets)
+    step.checks = Checks(step.run, (*reads, *kept), writes, touches, forgets)
 
 
 def _touching(inner: Run, step: Step, touches: tuple[int, ...], names: dict[int, str]) -> Run:

@@ -47,6 +47,7 @@ def mma_async(d: Decoder) -> None:
             if known_issue is None or known_issue.reads_only(r):
                 w.in_flight[r] = issue
         w.in_flight.update(dict.fromkeys(form.d_ids, issue))
+        w.record.in_flight = 1
         operation = group.operations.get(serial)
         if operation is None:
             operation = group.operations[serial] = Operation(group, w, ins, form, serial)
@@ -141,6 +142,7 @@ def wait(d: Decoder) -> None:
         clocks.learn(w.rows_of(m), group.column + 1 + w.index % 4, number)
         for r in [r for r, issue in w.in_flight.items() if issue.serial < end]:
             del w.in_flight[r]
+        w.record.in_flight = bool(w.in_flight)
         return None
 
     d.visible(run)

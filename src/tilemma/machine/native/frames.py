@@ -18,7 +18,7 @@ from tilemma.machine.native.blocks import EVENTS, PlainAccess, address_of
 from tilemma.machine.native.records import GridRecord
 
 if TYPE_CHECKING:
-    from tilemma.machine.program import Program
+    from tilemma.machine.program import Program, Step
     from tilemma.machine.scheduler import Machine
     from tilemma.machine.state import Frame
 
@@ -37,7 +37,7 @@ _KINDS = {
 # `program.BRANCH`, whose module imports this one.
 _BRANCH = 2
 # As in ``grid.c``.
-_ORIGINS, _COPIES, _LOADS = 64, 16, 64
+_ORIGINS, _COPIES, _LOADS, _TOUCHES = 64, 16, 64, 256
 # Events for which there must be room, and steps of one call, at most.
 _ROOM, _LIMIT = 2, 1 << 20
 _NEVER = 1 << 62
@@ -68,18 +68,23 @@ class Table:
             elif step.barrier >= 0:
                 kind = BARRIER if step.instruction.parts[1] != "warp" else WARP_BARRIER
                 self.array[at] = kind, 0, guard, step.barrier, 0, 0, 0
-            elif step.plain is not None and step.run is step.encoded and _untracked(step.plain, program.followed):
-                self._access(at, guard, step.plain)
+            elif step.plain is not None and _untracked(step.plain, program.followed):
+                self._access(at, guard, step)
         self.kinds: list[int] = self.array[:, 0].tolist()
 
-    def _access(self, at: int, guard: int, plain: PlainAccess) -> None:
+    def _access(self, at: int, guard: int, step: Step) -> None:
+        plain, checks = step.plain, step.checks
+        assert plain is not None
+        touches = checks is not None and checks.run is step.run and not (checks.reads or checks.defines)
+        if step.run is not step.encoded and (not touches or plain.kind == "EXCHANGE"):
+            return
         if plain.kind == "EXCHANGE":
             self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
             return
         kind, about = _KINDS[plain.kind]
         lanes = 0 if plain.lanes is None else address_of(plain.lanes)
         halves = 0 if plain.halves is None else address_of(plain.halves)
-        self.array[at] = kind, 0, guard, 0, plain.block.address, lanes, halves
+        self.array[at] = kind, step.run is not step.encoded, guard, 0, plain.block.address, lanes, halves
         self.events[at] = EVENTS[plain.kind], about, plain.registers
         self.matrices |= kind == MATRIX_LOAD
         self.copies |= kind == COPY
@@ -101,7 +106,7 @@ class Runner:
         covered = (ctypes.c_char * len(machine.covered)).from_buffer(machine.covered)
         self.counted = np.zeros((len(self.steps), 3), np.int64)
         self.surplus = np.zeros((len(self.steps), 3), np.int64)
-        self.loads, self.issues = (ctypes.c_int64 * _LOADS)(), (ctypes.c_int64 * _COPIES)()
+        self.loads, self.issues, self.touches = ((ctypes.c_int64 * n)() for n in (_LOADS, _COPIES, _TOUCHES))
         self.entries = bytearray()
         self.early = machine.schedule == "early"
         self.record = GridRecord(
@@ -110,6 +115,7 @@ class Runner:
             ("late", "random", "early").index(machine.schedule) if machine.schedule != "starve" else 1,
         )  # fmt: skip
         self.record.loads, self.record.issues = ctypes.addressof(self.loads), ctypes.addressof(self.issues)
+        self.record.touches = ctypes.addressof(self.touches)
         self._kept = covered
         self._make_room()
         self.address = ctypes.addressof(self.record)
@@ -128,7 +134,7 @@ class Runner:
         record, machine = self.record, self.machine
         record.executed, record.progress = machine.steps, machine.progress
         record.limit = min(machine.max_steps, machine.steps + _LIMIT)
-        record.loaded = record.registers = record.issued = 0
+        record.loaded = record.registers = record.issued = record.touched = 0
         return record
 
     def _end(self, frames: Sequence[Frame]) -> None:
@@ -136,6 +142,11 @@ class Runner:
         machine.steps, machine.progress = record.executed, record.progress
         if record.loaded or record.issued:
             self._enter(frames)
+        if record.touched:
+            for entry in dict.fromkeys(self.touches[: record.touched]):
+                step = self.steps[entry & 0xFFFFFFFF]
+                assert step.checks is not None
+                frames[entry >> 32].w.touched.update(dict.fromkeys(step.checks.touches, step.instruction))
 
     def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int]:
         """Run ``f`` from ``pc`` on: how the call ended, the step reached, and the budget left."""

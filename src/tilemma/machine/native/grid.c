@@ -14,9 +14,9 @@ enum {
 enum { STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE };
 enum { LATE, RANDOM, EARLY };
 #define RELIEF (1.0 / 256)
-enum { MOST_ORIGINS = 64, MOST_COPIES = 16, MOST_LOADS = 64 };
+enum { MOST_ORIGINS = 64, MOST_COPIES = 16, MOST_LOADS = 64, MOST_TOUCHES = 256 };
 
-/* `next`: the step after a sequence, or the target of a branch.  `data`: the operations or the `Access`; `count`: of
+/* `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the operations or the `Access`; `count`: of
  * operations, or the number of a barrier.  A matrix load has the lanes that give addresses and the map of
  * `matrix_load`. */
 typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *lanes; const int64_t *halves; } Step;
@@ -25,12 +25,13 @@ typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *la
 typedef struct { const Warp *warp; int64_t reconverge, lanes, whole, index; uint8_t mask[32]; } Frame;
 typedef struct { Frame *frame; int64_t pc; } Entry;
 
-/* See `records.py`.  `loads` and `issues` list the frame and the step of each matrix load and copy. */
+/* See `records.py`.  `loads`, `issues` and `touches` list the frame and the step of each matrix load, copy, and access to
+ * registers of wgmma. */
 typedef struct {
   const Step *steps; uint8_t *covered; int64_t *counted, *surplus; uint32_t *random; int64_t by_priority; double rate,
   eagerness; int64_t schedule; Entry *entries; int64_t ready, parked, skip, limit, until, pending, timeouts, starving,
   polling, starved_at; int64_t *origins; Copy *copies; int64_t executed, progress, chosen, pc, budget, done, loaded,
-  registers, issued, *loads, *issues;
+  registers, issued, *loads, *issues, touched, *touches;
 } Grid;
 
 /* A cp.async; `sizes` as in `copy_issue`. */
@@ -284,8 +285,9 @@ int64_t run_frame(Grid *g, const Frame *f) {
     }
     if (w->events->count + 2 > w->events->capacity || g->registers + 4 > MOST_ORIGINS || g->loaded == MOST_LOADS)
       return FULL;
-    if (s->kind == COPY && g->issued == MOST_COPIES) return FULL;
-    if (!access_made(g, f, pc, m)) return STOPPED;
+    if ((s->kind == COPY && g->issued == MOST_COPIES) || (s->next && g->touched == MOST_TOUCHES)) return FULL;
+    if ((s->next && w->in_flight) || !access_made(g, f, pc, m)) return STOPPED;
+    if (s->next) g->touches[g->touched++] = f->index << 32 | pc;
     g->covered[pc] = 1;
     g->executed++;
     g->pc++;

@@ -26,11 +26,11 @@ SharedRecord = _record(
 )
 # `floor`: shared accesses up to this event are ordered before the warp.  `known_clock`: up to it the lanes know of
 # its collective reads, in `known_column`.  `copies`: the column of its cp.async, or -1.
-# `fences`: it may know of sequentially consistent fences.
+# `fences`: it may know of sequentially consistent fences; `in_flight`: wgmma uses some of its registers.
 WarpRecord = _record(
     "WarpRecord",
     "registers first clocks events shared reader memory serial cta floor known_clock known_column copies fences"
-    " starved priority",
+    " in_flight starved priority",
     floats=("priority",),
 )
 # `partial`: barriers at which some warps have arrived in Python; the rest is used within one call.
@@ -44,7 +44,7 @@ GridRecord = _record(
     # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier.
     " entries ready parked skip limit until pending timeouts starving polling starved_at origins copies"
     # Changed by a call.
-    " executed progress chosen pc budget done loaded registers issued loads issues",
+    " executed progress chosen pc budget done loaded registers issued loads issues touched touches",
     floats=("rate", "eagerness"),
 )
 
