@@ -47,7 +47,7 @@ def passed_on(program: Program) -> list[frozenset[int] | None]:
     memory = frozenset({len(program.register_ids)}) if program.carries_undefined else None
     return [
         frozenset(_checked(program, s, s.reads)) if s.kind == _ALU and s.writes
-        else memory if undefined_memory.loads(s) else None
+        else memory if undefined_memory.loads(s) else _shuffled(program, s) or None
         for s in program.steps
     ]  # fmt: skip
 
@@ -61,6 +61,14 @@ def _checked(program: Program, step: Step, registers: frozenset[int]) -> tuple[i
         # LLVM packs `undef`, a register that is never written, into the unused half of a pair.
         return tuple(r for r in registers if r in program.written)
     return tuple(registers)
+
+
+def _shuffled(program: Program, step: Step) -> frozenset[int]:
+    """The register whose values a `shfl.sync` exchanges."""
+    if not step.instruction.opcode.startswith("shfl.sync"):
+        return frozenset()
+    given = step.instruction.operands[1]
+    return frozenset({program.register_ids[program.register(given)]} if isinstance(given, Register) else ())
 
 
 def guarded(step: Step) -> Run:
@@ -98,11 +106,11 @@ def instrument(program: Program, step: Step) -> None:
             step.check_guard = _undefined_check((guard,), instruction, names)
     reads = _checked(program, step, (step.maybe_undefined & step.reads) - {guard})
     if instruction.opcode.startswith("shfl.sync"):
-        # The instruction itself checks the lanes whose value some lane gets.
-        given = instruction.operands[1]
-        own = program.register_ids[program.register(given)] if isinstance(given, Register) else -1
+        # The instruction itself passes on whether the values that lanes get are defined.
+        (own,) = _shuffled(program, step) or (-1,)
         if own in reads:
             reads, step.plain = tuple(r for r in reads if r != own), None
+            writes = ()
     touches = tuple((step.reads | step.writes) & program.wgmma_registers) if not step.async_registers else ()
     if passes and not writes:
         # No step that matters reads the result where it may be undefined.
@@ -320,14 +328,15 @@ def _undefined_check(
     return check
 
 
-def report_unwritten(w: Any, register: int, instruction: Instruction, lanes: Any) -> None:
-    """Report those of ``lanes`` in which the tracked ``register`` is not defined."""
-    known = w.defined.get(register)
-    if known is not ALL_LANES:
-        bad = lanes if known is None else lanes[~known[lanes]]
-        if len(bad):
-            name = w.cta.machine.program.register_names[register]
-            report_undefined(w, instruction, register, name, bad)
+def shuffled(w: Any, given: int, result: int, instruction: Instruction, source: Any, written: Any) -> None:
+    """The lanes ``written`` of ``result`` have got the values of ``given`` in the lanes ``source``."""
+    if result not in w.cta.machine.program.tracked:
+        return
+    known = w.defined.get(given)
+    good = ALL_LANES if known is ALL_LANES else np.zeros(32, bool) if known is None else known[source]
+    names = w.cta.machine.program.register_names
+    origin = None if good is ALL_LANES else _origin(w, (given,), instruction, names)
+    _define(w, (result,), ALL_LANES if written is None else written, good, origin)
 
 
 def report_undefined(w: Any, instruction: Instruction, register: int, name: str, lanes: Any) -> None:

@@ -12,7 +12,7 @@ from tilemma.machine.exec import aligned
 from tilemma.machine.hazards import ranges
 from tilemma.machine.isa import numerics
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
-from tilemma.machine.register_checks import report_unwritten
+from tilemma.machine.register_checks import shuffled
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Instruction, Register, Sink
 
@@ -40,6 +40,7 @@ def shfl(d: Decoder) -> None:
     d.membership = mask
     ins, program = d.ins, d.program
     given = d.register_id(d.operands[1]) if isinstance(d.operands[1], Register) else -1
+    result = d.register_id(to) if isinstance(to, Register) else -1
     exchange = block([("up", "down", "bfly", "idx").index(mode), o, p, a, b, c, mask])
     d.plain = PlainAccess("EXCHANGE", AccessBlock(*exchange))
     # By shift and clamp of each lane: the source lanes of whole warps, and whether each is inside the segment.
@@ -81,11 +82,12 @@ def shfl(d: Decoder) -> None:
             _report_lost(f, ins, np.flatnonzero(lost), source[lost])
         elif m is None and named.all() and len(patterns) < _PATTERNS:
             patterns[key] = source, inside
+        value = u[a][source]
+        written = None if named.all() and m is None else named if m is None else m
+        _put(u[o], value, written)
         if given in program.tracked:
             # Of the value only the lanes count from which some lane gets it: a leader may share what it alone has.
-            report_unwritten(w, given, ins, np.unique(source[reading]))
-        value = u[a][source]
-        _put(u[o], value, None if named.all() and m is None else named if m is None else m)
+            shuffled(w, given, result, ins, source, written)
         if p >= 0:
             _put(w.v[9][p], inside, m)
 
