@@ -251,6 +251,7 @@ def functions() -> list[Function]:
     simple = {"out": np.zeros(64, np.uint32), "n": 3}
     return [
         Function("load", tm.load, (co,), {"defines": {}}),
+        Function("loads", tm.loads, ("__co__ void f(global f32 [M] a) {}",), {"defines": {}, "name": "text.co"}),
         Function("kernel", tm.kernel, (lambda a: None,)),
         Function("Kernel.__call__", kernel, (a, b, out)),
         Function("Kernel.on", kernel.on, ("cpu",)),
