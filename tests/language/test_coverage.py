@@ -96,6 +96,11 @@ def trees() -> list[Node]:
     return found
 
 
+def test_every_file_of_cases_is_named() -> None:
+    files = (p for p in Path(__file__).parent.glob("[!t]*.py") if "\n@construct(" in p.read_text(encoding="utf-8"))
+    assert {p.stem for p in files} == set(FILES)
+
+
 def test_every_case_has_both_spellings() -> None:
     assert {c.name for c in CASES.values() if c.co is None} == PYTHON_ONLY
 
