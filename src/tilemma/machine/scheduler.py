@@ -526,5 +526,8 @@ class Machine(Choices):
             exit_checks.check(self, cta)
             cta.exited = True
         self.progress += 1
+        if self.watch is not None:
+            # Another cluster can start; states of a warp that has left would keep it.
+            self.watch.changed = True
         if cta.cluster.live_warps == 0:
             self.finish(cta.cluster)

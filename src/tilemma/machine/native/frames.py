@@ -177,6 +177,9 @@ class Runner:
             if how == STARVED:
                 starvation.delayed(machine)
             elif f is None:
+                if machine.ready and machine.steps >= machine.max_steps:
+                    # The next instruction is beyond the limit, which Python reports.
+                    machine.execute(*machine.pick())
                 return bool(machine.ready) or machine.step_without_ready()
             elif how == TIMED_OUT:
                 machine.time_out()
