@@ -181,6 +181,11 @@ class Compiled(Displayed):
         return tuple(u.launch for u in self.lowered)
 
     @property
+    def unchecked_launches(self) -> tuple[Launch, ...]:
+        """`launches` before the checks have run."""
+        return tuple(u.launch for u in self._draft.units)
+
+    @property
     def launch(self) -> dict[str, Any]:
         """The launch plan as JSON-ready data; a list under "launches" when the kernel starts several."""
         plans = [x.to_json() for x in self.launches]
@@ -288,7 +293,7 @@ def ready(
     seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
         compiled, assembly = compile_now(), None
-        if assemble_for is not None and is_wanted(compiled.launches):
+        if assemble_for is not None and is_wanted(compiled.unchecked_launches):
             with suppress(NoPtxas):  # the driver has an assembler too
                 assembly = open_ones.enter_context(compiled.assembling(assemble_for))
         result = Ready(compiled.ptx, compiled.launches)

@@ -15,7 +15,7 @@ from sampling import by_night
 from tilemma import croqtile
 from tilemma.kernels import Kernel, facts_of
 from tilemma.targets.cpu import execute
-from tilemma.targets.ptx.passes import plan_roles
+from tilemma.targets.ptx.passes import pipeline_model
 
 KERNEL = """
 [[pipeline(SETTINGS)]] __co__ void kernel(global f16 [M, K] a, global f16 [N, K] b, global f32 [M, N] c,
@@ -163,7 +163,7 @@ def kernel_of(name: str, settings: str) -> Kernel:
 @pytest.mark.parametrize("name", CASES)
 def test_results_stay(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     # Each of the persistent blocks computes several tiles.
-    monkeypatch.setattr(plan_roles, "MULTIPROCESSORS", 2)
+    monkeypatch.setattr(pipeline_model, "MULTIPROCESSORS", 2)
     all_cases = by_night(request.config)
     at = list(LOOPS).index(name)
     for settings in SETTINGS if all_cases else SETTINGS[at // 6 % len(SETTINGS) :][:1]:

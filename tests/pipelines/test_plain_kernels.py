@@ -14,7 +14,7 @@ from tilemma.ir.expr import Dim, walk
 from tilemma.kernels import facts_of
 from tilemma.modules import load
 from tilemma.targets.cpu import execute
-from tilemma.targets.ptx.passes import plan_roles
+from tilemma.targets.ptx.passes import pipeline_model
 
 KERNELS = load(Path(__file__).with_name("plain_kernels.co")).kernels
 # Rows of a multiple of 16 bytes, as TMA needs them.
@@ -47,7 +47,7 @@ def test_both_languages(name: str) -> None:
 @pytest.mark.parametrize("name, arch", cases())
 def test_results_stay(name: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Each of the persistent blocks computes several tiles.
-    monkeypatch.setattr(plan_roles, "MULTIPROCESSORS", 2)
+    monkeypatch.setattr(pipeline_model, "MULTIPROCESSORS", 2)
     wanted, dims = problem(name)
     found = {n: a.copy() for n, a in wanted.items()}
     kernel = KERNELS[name]
