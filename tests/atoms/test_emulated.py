@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilemma.assemble import NoDisassembler, NoPtxas, find_tool
+from tests.toolchain import tool
 from tilemma.atoms import MmaAtom, catalogue
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -39,10 +39,7 @@ def entry(atom: MmaAtom) -> str:
 
 def sass(target: str, folder: Path) -> dict[int, Counter[str]]:
     """How often each opcode stands in each record's kernel."""
-    try:
-        ptxas, disassemble = find_tool("ptxas").path, find_tool("nvdisasm").path
-    except (NoPtxas, NoDisassembler) as error:
-        pytest.skip(str(error))
+    ptxas, disassemble = tool("ptxas"), tool("nvdisasm")
     text = "\n".join(entry(a) for a in ATOMS if a.runs_on(target))
     (folder / "k.ptx").write_text(f".version 9.0\n.target {target}\n.address_size 64\n{text}\n")
     cubin = str(folder / "k.cubin")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dev.pages.forms import read_forms
-from tilemma.assemble import NoPtxas, find_tool
+from tests.toolchain import tool
 from tilemma.atoms import MmaAtom, catalogue
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -58,10 +58,7 @@ def test_every_form_that_ptxas_takes_has_a_record() -> None:
 
 def asked(texts: Iterable[str], target: str, folder: Path) -> tuple[set[str], set[str]]:
     """The forms that ptxas takes, and those that the file has."""
-    try:
-        find_tool("ptxas")
-    except NoPtxas as error:
-        pytest.skip(str(error))
+    tool("ptxas")
     texts = list(texts)
     taken = {probe.named(text)[0] for text in probe.taken(texts, target, folder)}
     known = {name for name, row in FILE["forms"].items() if target in row["targets"]}

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType
 
 import numpy as np
 import pytest
@@ -163,7 +164,10 @@ def test_what_is_typed_at_the_prompt_of_python_3_13_is_found(monkeypatch):
         "<python-input-6>": "def doubled(x, i):\n    for _ in tm.foreach(2):\n        x[i] = x[i] * 2.0\n",
         "<stdin-5>": "def k(x: tm.Global['f32', 8]):\n    for i in tm.parallel(8, level='thread'):\n        doubled(x, i)\n",
     }
-    kept = lambda code: typed.get(code.co_filename, "").splitlines(keepends=True)  # noqa: E731
+
+    def kept(code: CodeType) -> list[str]:
+        return typed.get(code.co_filename, "").splitlines(keepends=True)
+
     monkeypatch.setattr(linecache, "_getlines_from_code", kept, raising=False)
     scope = {"tm": tm}
     for name in typed:

@@ -124,6 +124,6 @@ def test_a_notebook_shows_the_frames_of_the_program_alone(monkeypatch: pytest.Mo
 def test_cells_of_a_notebook_have_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {"/tmp/ipykernel_7/12.py": ("Cell", "In[4]")}
     shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert shown_file("/tmp/ipykernel_7/12.py") == "In[4]"
     assert shown_file("/tmp/ipykernel_7/13.py") == "/tmp/ipykernel_7/13.py"

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from harness import execute, ptx_for
 
+from tests.toolchain import tool
 from tilemma import machine
-from tilemma.assemble import NoPtxas, find_tool
 from tilemma.errors import TilemmaError
 from tilemma.machine.isa.opcodes import FORMS, refusal
 from tilemma.machine.parser import parse
@@ -143,10 +143,7 @@ FAMILIES = (arithmetic, conversions, comparisons, accesses, atomics)
 
 def refused_by_ptxas(texts: list[str], arch: str, folder: Path) -> set[int]:
     """Positions of the instructions for which ptxas has an error; all of them share one kernel."""
-    try:
-        ptxas = find_tool("ptxas").path
-    except NoPtxas as error:
-        pytest.skip(str(error))
+    ptxas = tool("ptxas")
     head = HEAD.format(arch=arch)
     left, refused = list(range(len(texts))), set()
     # ptxas may name the errors of a later stage only once those of the first are gone.

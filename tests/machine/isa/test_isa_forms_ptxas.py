@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tilemma.assemble import NoPtxas, find_tool
+from tests.toolchain import tool
 from tilemma.dtypes import dtype
 from tilemma.machine.isa import forms
 from tilemma.machine.isa.forms import legal_mma, legal_wgmma
@@ -31,10 +31,7 @@ def registers(kind, count, first=0):
 
 def refused(instructions, arch, folder, version="9.0"):
     """Indices of the instructions that ptxas has an error for; all of them share one kernel."""
-    try:
-        ptxas = find_tool("ptxas").path
-    except NoPtxas as error:
-        pytest.skip(str(error))
+    ptxas = tool("ptxas")
     head = HEAD.format(version=version, arch=arch)
     path = folder / "forms.ptx"
     path.write_text(head + "\n".join(instructions) + "\n}\n")
