@@ -1,4 +1,4 @@
-"""What hardware took for each instruction: `measured.json`, which `bench/time_atoms.py` writes."""
+"""The measured latency and rate of each instruction: `measured.json`, which `bench/time_atoms.py` writes."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from math import log
+from typing import TYPE_CHECKING
 
 from tilemma.machine import limits
 from tilemma.machine.state import Frame
@@ -58,6 +59,6 @@ class Choices:
         frame.timeout = True
         self.wake(frame)
 
-    def wake(self, frame: Frame) -> None:
-        """A waiting frame can go on."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def wake(self, frame: Frame) -> None: ...

@@ -49,7 +49,7 @@ class Operands:
 
 
 def operands(x: ArrayRef, w: ArrayRef, stride: Pair, padding: Pair, dilation: Pair, result: ArrayRef) -> Operands:
-    """Those of a convolution to ``result``."""
+    """The operands of a convolution to ``result``."""
     given = Operands(x, w, stride, padding, dilation)
     on_device = result.device[0] == "cuda" and hardware(result.device).pipelines
     return joined(given, result.shape) if on_device and joins(given) else given

@@ -1,4 +1,5 @@
-"""What the layouts of a problem's arrays allow: reads by TMA and wgmma, copies first, the transposed product."""
+"""Layouts of a problem's arrays: which of them TMA and wgmma read in place, which are copied first, and the
+transposed product."""
 
 from __future__ import annotations
 

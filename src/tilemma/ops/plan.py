@@ -172,9 +172,9 @@ BOOST = 0.2
 # between them, at this share of the cost of reading it from memory; of split products, whose tiles are few, at the
 # second.
 CACHE, FAR, FAR_PARTS = 25 << 20, 0.8, 0.25
-# Bytes on their way that keep memory busy, and so many that more slow it down.  Both were found by sweeps of
-# products of few rows, and so was the next: the rate at which TMA moves rows and fills those beyond an edge with
-# zeros, over that of memory.
+# Bytes in flight that saturate memory, and the number above which further ones slow memory down; the rate at which
+# TMA moves rows and fills those beyond an edge with zeros, over that of memory.  All were found by sweeps of
+# products of few rows.
 FLIGHT, MOST_FLIGHT, FILLED = 4.5e6, 14.5e6, 1.25
 # Bytes a clock of an SM whose tile rows come from memory a line at a time.
 STREAM = 28.0
