@@ -93,7 +93,10 @@ def own(e: Expr, thread: int) -> int:
 @example(Unary("neg", const(-(2**31))))
 @given(st.one_of(expressions(), conditions(2)))
 def test_each_thread_has_its_own_value(e: Expr) -> None:
-    found = np.broadcast_to(np.asarray(evaluate(e, VALUES)), 8).astype(np.int64)
+    value = evaluate(e, VALUES)
+    # What is indexed by thread has an element for each; one number stands for all of them otherwise.
+    assert value.shape == (8,) if isinstance(value, np.ndarray) else isinstance(value, int)
+    found = np.broadcast_to(np.asarray(value), 8).astype(np.int64)
     assert found.tolist() == [own(e, thread) for thread in range(8)]
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tilemma as tm
+from dev.gallery import ENTRIES
+from dev.gallery import kernel as gallery_kernel
 from tilemma.compiler import Compiled
 from tilemma.errors import LaunchError
 from tilemma.kernels import Kernel, _for_grid, facts_of
@@ -70,3 +72,15 @@ def test_a_variant_refuses_more_tiles() -> None:
     (launch,) = compiled.launches
     with pytest.raises(LaunchError, match="one tile along `block_m`"):
         tm.machine.run(compiled.ptx, launch, arguments(300, 520, 72))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_kernel_has_its_variants(name: str) -> None:
+    sizes, single = ENTRIES[name].example, ()
+    while True:
+        compiled = gallery_kernel(name).compile("sm_90a", sizes=sizes, single_tiles=single)
+        assert compiled.ptx
+        more = {index for launch in compiled.launches for index in (launch.clustered or ())[:1]}
+        if more <= {*single}:
+            break
+        single += tuple(sorted(more))

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 
 def evaluate(e: Expr, index: dict[str, Ints]) -> Any | None:
-    """``e`` for all values of the indices at once; None where it needs more than the indices of ``index``."""
+    """``e`` for all values of the indices at once, one number where it has none; None where it needs more."""
     match e:
         case Const(value=v) if not e.type.is_float:
             return int(v)
@@ -25,10 +25,16 @@ def evaluate(e: Expr, index: dict[str, Ints]) -> Any | None:
             return evaluate(Binary("sub", Const(0, a.type), a), index)
         case Unary(op=op, a=a):
             x = evaluate(a, index)
-            return None if x is None else {"not": np.invert, "lnot": np.logical_not}[op](x)
+            if x is None:
+                return None
+            result = {"not": np.invert, "lnot": np.logical_not}[op](x)
+            return result if isinstance(x, np.ndarray) else int(result)
         case Select(cond=c, a=a, b=b):
             cond, x, y = (evaluate(part, index) for part in (c, a, b))
-            return None if cond is None or x is None or y is None else np.where(cond, x, y)
+            if cond is None or x is None or y is None:
+                return None
+            # np.where of three numbers is an array of no dimensions, which nothing can index by thread.
+            return np.where(cond, x, y) if isinstance(cond, np.ndarray) else x if cond else y
         case Binary(op=op, a=a, b=b):
             x, y = evaluate(a, index), evaluate(b, index)
             t = promote(a.type, b.type)
