@@ -9,7 +9,7 @@ from tilemma.croqtile.reader import Reader
 from tilemma.dtypes import DType, boolean
 from tilemma.errors import Span
 from tilemma.ir.builder import Builder
-from tilemma.ir.checks import checked_division, checked_fit
+from tilemma.ir.checks import checked_constant, checked_division, checked_fit
 from tilemma.ir.expr import BinaryOp, Call, Cast, Const, Expr, Select, binary, children, promote
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import ExpressionTooLarge, WrongValue
@@ -66,6 +66,11 @@ def converted(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
     return checked(r, Builder.converted(e, dtype), span)
 
 
+def held(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
+    """As `converted`, for a value that no store converts: ConstantValue for a constant that ``dtype`` has not."""
+    return converted(r, e if r.calls else checked_constant(e, dtype, span), dtype, span)
+
+
 def as_cpp(r: Reader, e: Expr, dtype: DType, span: Span) -> Expr:
     """``e`` as ``dtype`` by C++'s rules: an integer modulo 2 to the width, a float cut towards zero.
 
@@ -106,16 +111,18 @@ def _other_sign(e: Expr, dtype: DType) -> Expr:
     return Select(binary("lt", e, Const(0, e.type)), binary("or", below, Const(-top, dtype)), below)
 
 
-def like(literal: Expr, beside: Expr) -> Expr:
+def like(literal: Expr, beside: Expr, span: Span) -> Expr:
     """A literal takes the type of the other operand, if C would compute with that.
 
     Integers join floats; an unsuffixed float (f64 by its type) joins narrower floats, as in ``x * 2.0``.
+    ConstantValue for one that this type cannot hold.
     """
     if not isinstance(literal, Const) or not literal.literal or isinstance(literal.value, bool):
         return literal
     if isinstance(beside, Const):
         return literal
     if beside.type.is_float and (literal.dtype.is_integer or literal.dtype == dtypes.f64):
+        checked_constant(literal, beside.type, span)
         return Const(real(literal.value, beside.type), beside.type, True)
     both = beside.type.is_integer and literal.dtype.is_integer
     fits = both and integers.fits(literal.value, beside.type)
@@ -125,7 +132,7 @@ def like(literal: Expr, beside: Expr) -> Expr:
 def combine(r: Reader, sign: str, a: Expr, b: Expr, span: Span) -> Expr:
     """``a sign b`` with C's meaning of the sign."""
     op = BINARY[sign]
-    a, b = like(a, b), like(b, a)
+    a, b = like(a, b, span), like(b, a, span)
     floats = a.type.is_float or b.type.is_float
     if floats and op in ("and", "or", "xor", "shl", "shr"):
         raise WrongValue(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.arithmetic import combine, converted
+from tilemma.croqtile.arithmetic import combine, converted, held
 from tilemma.croqtile.inlining import inlined
 from tilemma.croqtile.lanes import lane_matrix, lane_store
 from tilemma.croqtile.operands import as_tile, plain, scalars_of
@@ -119,7 +119,7 @@ def _assign_name(r: Reader, node: ast.Assign, target: ast.Name) -> None:
             new = combine(r, node.op, value.var, new, node.span)
         if r.inside_parallel:
             new = checked_scalar(new, value.var.dtype, name, node.span)
-            r.b.assign(value.var, converted(r, new, value.var.dtype, node.span))
+            r.b.assign(value.var, held(r, new, value.var.dtype, node.span))
             return
         raise OutsideParallel(node.span, what=f"an assignment to `{name}`")
     if isinstance(value, FragmentValue):

@@ -84,7 +84,7 @@ def _choice(r: Reader, cond: ast.Expr, a: ast.Expr, b: ast.Expr, span: Span) -> 
         return scalar_of(r, a if c.value else b, "`?:`")
     with r.without_effects("a branch of `?:`"):
         x, y = plain(r, a, "`?:`"), plain(r, b, "`?:`")
-    return checked(r, Select(c, like(x, y), like(y, x)), span)
+    return checked(r, Select(c, like(x, y, span), like(y, x, span)), span)
 
 
 @defines("cdiv")

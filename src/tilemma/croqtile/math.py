@@ -30,8 +30,8 @@ def math(r: Reader, node: ast.Call, name: str) -> Value:
     if f.operation in COMPOSED:
         typed = next((v for v in values if not isinstance(v, Const)), values[0])
         for other in values:
-            typed = like(typed, other)
-        return checked(r, composed(f.operation, [like(v, typed) for v in values]), node.span)
+            typed = like(typed, other, node.span)
+        return checked(r, composed(f.operation, [like(v, typed, node.span) for v in values]), node.span)
     double = any(v.type == dtypes.f64 and not isinstance(v, Const) for v in values)
     return checked(r, Call(f.operation, tuple(_as_float(v, double) for v in values)), node.span)
 

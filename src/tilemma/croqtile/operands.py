@@ -108,7 +108,7 @@ def condition_of(r: Reader, node: ast.Expr, what: str) -> Expr:
     if not isinstance(value, (values.Mutable, Bounded, Expr)):
         raise KINDS["condition"].refused(what, values.kind(value), node.span)
     e = scalar(scalar_value(r, value, node, what))
-    return e if e.type.kind == "bool" else binary("ne", e, like(Const(0, literal=True), e))
+    return e if e.type.kind == "bool" else binary("ne", e, like(Const(0, literal=True), e, node.span))
 
 
 def arguments(node: ast.Call, name: str, count: int, form: str) -> Sequence[ast.Expr]:

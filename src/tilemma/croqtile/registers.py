@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.arithmetic import combine, converted
+from tilemma.croqtile.arithmetic import combine, converted, held
 from tilemma.croqtile.operands import chosen, constant, fragment_of, plain, scalars_of
 from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.shapes import dimension
@@ -158,7 +158,7 @@ def _accumulate(
     terms = r.b.fragment(f"{vector.name}.terms", (), dtype, shape)
     with _visiting(r, node, terms, sums.names):
         value = plain(r, sums.term, "`apply`")
-        r.b.emit(t.SetFragmentElement(terms.ref, converted(r, value, dtype, span)))
+        r.b.emit(t.SetFragmentElement(terms.ref, held(r, value, dtype, span)))
     part = r.b.fragment(f"{vector.name}.part", (), dtype, shape[:1])
     r.b.reduce(sums.kind, part, terms)
     with r.b.apply(vector, sums.names[:1], span) as indices:
@@ -184,12 +184,13 @@ def assign_whole(r: Reader, base: FragmentValue, node: ast.Assign) -> None:
             old = FragmentElement(base.name, indices, known.dtype, base.index)
             value = combine(r, node.op, old, value, node.span)
         r.whole = None
-        r.b.emit(t.SetFragmentElement(base.ref, converted(r, value, known.dtype, node.span)))
+        r.b.emit(t.SetFragmentElement(base.ref, held(r, value, known.dtype, node.span)))
 
 
 def assign_tile_element(r: Reader, base: FragmentValue, node: ast.Member, value: Expr) -> None:
     visited(r, base, node)
-    r.b.emit(t.SetFragmentElement(base.ref, value))
+    dtype = r.b.known.get(base.name, Known()).dtype
+    r.b.emit(t.SetFragmentElement(base.ref, value if dtype is None else held(r, value, dtype, node.span)))
 
 
 @reads(ast.Reduce, inside="a reduction")

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.arithmetic import converted, is_large
+from tilemma.croqtile.arithmetic import held, is_large
 from tilemma.croqtile.c_spellings import array_form
 from tilemma.croqtile.operands import fill_value, known_type, scalar_of, scalars_of, table_operands
 from tilemma.croqtile.reader import Reader, reads
@@ -95,11 +95,11 @@ def stored(r: Reader, name: str, value: Scalar, dtype: Any, mutable: bool) -> Va
     if not kept and (unchanging or not depends_on_memory(e)):
         if dtype is None or dtype == e.type:
             return value
-        return converted(r, e, dtype, r.b.span or r.here)
+        return held(r, e, dtype, r.b.span or r.here)
     if not r.inside_parallel:
         raise OutsideParallel(r.b.span or r.here, what=f"`{name}`, a scalar that changes,")
     if dtype is not None:
-        e = converted(r, e, dtype, r.b.span or r.here)
+        e = held(r, e, dtype, r.b.span or r.here)
     return Mutable(r.b.declare(name, e, dtype), mutable)
 
 
@@ -161,7 +161,7 @@ def _declare_array(r: Reader, node: ast.Declare, kind_: ast.Type, item: ast.Item
         raise no_result(item.value, item.name, "a number, for all elements")
     init = None
     if item.value is not None:
-        init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
+        init = held(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
     space = Space(node.storage or "local")
     buffer = r.b.alloc(item.name, space, dtype, shape, copies=prod(sizes) if sizes else 0, init=init)
     r.scopes.define(item.name, TileArray(buffer, sizes) if sizes else Tile.whole(buffer), item.span)
@@ -199,7 +199,7 @@ def _declare_global(r: Reader, item: ast.Item, dtype: DType, shape: Sequence[Exp
         raise no_result(item.value, item.name, "a number, for all elements")
     init = None
     if item.value is not None:
-        init = converted(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
+        init = held(r, fill_value(r, item.value, "an initialiser", dtype), dtype, item.span)
     buffer = r.b.allocated_array(item.name, dtype, shape, init, item.span)
     r.scopes.define(item.name, Tile.whole(buffer), item.span)
 

@@ -15,7 +15,7 @@ from tilemma.arithmetic.convert import constant, real
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span, described, is_text_source, nearest, spelled
 from tilemma.ir import tile as t
-from tilemma.ir.checks import checked_fit, checked_index, checked_text
+from tilemma.ir.checks import checked_constant, checked_fit, checked_index, checked_text
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
 from tilemma.ir.element_work import ElementWork, Known
 from tilemma.ir.expr import Cast, Const, Element, Expr, Var, add, binary, cdiv, const, mod, mul, sub, value_of
@@ -77,11 +77,11 @@ class Builder(ElementWork):
     def declare(self, name: str, value: Scalarlike | float, dtype: DType | None = None) -> Var:
         e = scalar(value)
         var = Var(self.fresh(name), dtype or e.type)
-        self.emit(t.Declare(var, self.stored(e, var.dtype)))
+        self.emit(t.Declare(var, self.held(e, var.dtype)))
         return var
 
     def assign(self, var: Var, value: Scalarlike | float) -> None:
-        self.emit(t.Assign(var, self.stored(scalar(value), var.dtype)))
+        self.emit(t.Assign(var, self.held(scalar(value), var.dtype)))
 
     @staticmethod
     def converted(e: Expr, dtype: DType) -> Expr:
@@ -91,8 +91,13 @@ class Builder(ElementWork):
         return _constant(e, dtype) if isinstance(e, Const) else Cast(e, dtype)
 
     def stored(self, e: Expr, dtype: DType) -> Expr:
-        """``e`` converted as a store to ``dtype`` does; ConstantOverflow for a constant that does not fit."""
+        """``e`` converted as a store to ``dtype`` does; ConstantOverflow for an integer that does not fit."""
         return self.converted(checked_fit(e, dtype, self.span), dtype)
+
+    def held(self, e: Expr, dtype: DType) -> Expr:
+        """As `stored`, for a value that no store converts: ConstantValue for a constant that ``dtype`` cannot
+        hold."""
+        return self.converted(checked_constant(e, dtype, self.span), dtype)
 
     def element(self, tile: Tile, indices: Sequence[Scalarlike], span: Span | None = None) -> Element:
         return Element(self.settle(tile).element(indices, span))
@@ -119,8 +124,8 @@ class Builder(ElementWork):
         if old is not None:
             self.fixed.add(old.name)
             self.emit(t.Declare(old, Const(0.0 if dtype.is_float else 0, dtype)))
-        expected = None if compare is None else self.stored(compare, dtype)
-        self.emit(t.Atomic(name, view, self.stored(value, dtype), expected, old))
+        expected = None if compare is None else self.held(compare, dtype)
+        self.emit(t.Atomic(name, view, self.held(value, dtype), expected, old))
         return old
 
     def print_(self, parts: Sequence[str | Expr], newline: bool) -> None:
@@ -154,6 +159,7 @@ class Builder(ElementWork):
         self.params.append(t.ArrayParameter(buffer, scratch=True, span=span))
         if init is None:
             return buffer
+        init = self.held(init, dtype)
         total = _product(buffer.shape)
         flat = self.span_as(Tile.whole(buffer), [total], span)
         if self.inside_parallel:
@@ -194,7 +200,7 @@ class Builder(ElementWork):
         extents = tuple(checked_index(scalar(s), f"an extent of `{name}`", place) for s in shape)
         self._check_known(name, extents, span, declared=not copied)
         buffer = Buffer(self.fresh(name), dtype, extents, space, copies)
-        value = None if init is None else self.stored(scalar(init), dtype)
+        value = None if init is None else self.held(scalar(init), dtype)
         self.emit(t.Alloc(buffer, value, swizzle, span=span))
         return buffer
 
@@ -288,6 +294,8 @@ class Builder(ElementWork):
             dst = self.settle(dst, src.shape)
         else:
             src, dst = self.settle(src), self.settle(dst)
+        if options.get("pad_value") is not None:
+            checked_constant(options["pad_value"], src.view.dtype, span or self.span)
         future = self.fresh(f"{name or 'copy'}.future") if asynchronous and event is None else None
         self.emit(
             t.Copy(
@@ -367,7 +375,7 @@ class Builder(ElementWork):
         dtype = dtype or self.known.get(target.name, Known()).dtype
         v = scalar(value)
         if dtype is not None:
-            v = self.stored(v, dtype)
+            v = self.held(v, dtype)
         for rest in product(*map(range, target.copies[len(target.index) :])):
             one = FragmentValue(target.name, target.copies, (*target.index, *map(const, rest)))
             self.emit(t.Fill(one.ref, v, dtype, fast))
@@ -461,7 +469,7 @@ class Builder(ElementWork):
         numbers = [scalar(x) for x in (a, b) if not isinstance(x, Tile)]
         if len(numbers) == 2:
             t = dtypes.f64 if any(x.type is dtypes.f64 for x in numbers) else dtypes.f32
-            numbers = [binary("mul", *(self.converted(x, t) for x in numbers))]
+            numbers = [binary("mul", *(self.held(x, t) for x in numbers))]
         return {**views, "factor": numbers[0] if numbers else None}
 
     def _known_operand(self, x: t.Operand) -> Known:

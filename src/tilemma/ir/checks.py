@@ -3,11 +3,13 @@ constants that fit, metadata and scales of a multiply."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from tilemma.arithmetic import integers, sparsity
+from tilemma.arithmetic.convert import constant
 from tilemma.arithmetic.integers import DIVISIONS
 from tilemma.dtypes import DType, promote, u8, u16, u32
 from tilemma.errors import CompileError, Span, is_text_source, spelled
@@ -32,6 +34,13 @@ class ConstantOverflow(CompileError):
     expected = "constants within the range of their type"
     fix = "use smaller numbers, or a wider type: `s64`, for a number the suffix `ll`"
     python_fix = "use smaller numbers, or a wider element type"
+
+
+class ConstantValue(CompileError):
+    code = "constant-value"
+    found = "the constant {value} is no value of {dtype}"
+    expected = "{wanted}"
+    fix = "write a number that {dtype} holds, or use a type that holds {value}"
 
 
 class ConstantDivision(CompileError):
@@ -171,6 +180,38 @@ def checked_fit(e: Expr, dtype: DType, span: Span | None) -> Expr:
         short = str(value) if value.bit_length() <= 128 else f"of {value.bit_length()} bits"
         raise ConstantOverflow(span, value=short, dtype=dtype.name)
     return e
+
+
+def checked_constant(e: Expr, dtype: DType, span: Span | None) -> Expr:
+    """`checked_fit`, for a value that no store converts: ConstantValue for a constant that ``dtype`` cannot hold.
+
+    An integer holds no fraction, infinity or NaN; no type holds a number beyond its largest.  A float may round a
+    constant."""
+    checked_fit(e, dtype, span)
+    if not isinstance(e, Const) or isinstance(e.value, bool) or dtype.kind == "bool":
+        return e
+    value, f = e.value, dtype.format
+    if f is None:
+        low, high = (0, 1) if dtype.kind == "bits" else integers.bounds(dtype)
+        if low <= value <= high and value == int(value):
+            return e
+        wanted = f"an integer from {low} to {high}"
+    else:
+        largest = f.largest
+        if value != value:
+            held = f.nan
+        elif value in (math.inf, -math.inf):
+            held = f.infinite and not f.saturates
+        else:
+            held = abs(value) <= largest or (not f.saturates and math.isfinite(constant(value, dtype)))
+        if held:
+            return e
+        wanted = f"a number from {-largest:.6g} to {largest:.6g}"
+        if f.infinite and not f.saturates:
+            wanted += f", or an infinity ({spelled(span, '`inf`', '`math.inf`')})"
+    raise ConstantValue(
+        span, value=f"{value:.9g}" if isinstance(value, float) else value, dtype=dtype, wanted=wanted
+    )
 
 
 def checked_scalar(e: Expr, dtype: DType, name: str, span: Span | None) -> Expr:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
+from tilemma.ir.element_work import Known
 from tilemma.ir.lane_registers import multiply, option_of_lane_multiply
 from tilemma.ir.refusals import WrongValue, multiply_into_buffer
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
@@ -225,14 +226,20 @@ class MmaNamespace(Namespace):
                 got = "no value" if second is None else "a type for a tile that has one"
                 raise WrongValue(b.span, what="`mma.fill`", got=got, wanted=_FILLS, fix_text=f"write {_FILLS}")
             target = fragment_of(first, "mma.fill", whole=True)
-            return Fragment(b.fill(target, _filling(second), fast=scalars.flag(fast, "fast")))
+            return Fragment(
+                b.fill(
+                    target,
+                    _filling(second, b.known.get(target.name, Known()).dtype),
+                    fast=scalars.flag(fast, "fast"),
+                )
+            )
         if second is not None and dtype is not None:
             raise WrongValue(
                 b.span, what="`mma.fill`", got="two element types", wanted=_FILLS, fix_text="leave one out"
             )
         name = second if second is not None else dtype
         kind = None if name is None else element_type(name, b.span)
-        value = _filling(first)
+        value = _filling(first, kind)
         label = (spans.bound_names() or ("acc",))[0]
         made = b.fragment(label, sizes_of(copies, "tiles"), kind)
         return Fragment(b.fill(made, value, kind, scalars.flag(fast, "fast")))
@@ -252,7 +259,7 @@ class MmaNamespace(Namespace):
         sizes = sizes_of(copies, "tiles")
         made = b.fragment((spans.bound_names() or ("acc",))[0], sizes, kind, extents)
         if init is not None:
-            b.fill(made, scalars.number(init, "mma.frag"), kind)
+            b.fill(made, scalars.operand_as(init, kind, "mma.frag"), kind)
         return Fragment(made)
 
     def load(
@@ -317,9 +324,11 @@ class MmaNamespace(Namespace):
         builder("mma.wait").emit(MmaWait(scalars.constant_operand(pending, "pending")))
 
 
-def _filling(x: Any) -> Any:
-    """The value of a fill: a number, or a tile to repeat."""
-    return tile_of(x, "mma.fill") if isinstance(x, _TILES) else scalars.number(x, "mma.fill")
+def _filling(x: Any, dtype: DType | None) -> Any:
+    """The value of a fill of ``dtype``, if the type is known: a number, or a tile to repeat."""
+    if isinstance(x, _TILES):
+        return tile_of(x, "mma.fill")
+    return scalars.number(x, "mma.fill") if dtype is None else scalars.operand_as(x, dtype, "mma.fill")
 
 
 def _scales(what: str, *given: Any) -> dict[str, Any]:

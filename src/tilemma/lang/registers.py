@@ -187,7 +187,7 @@ class Fragment(TileOperators):
         self._visited(keys)
         e = operand_as(value, _dtype(self), f"{self.fragment.name}[...] =")
         b = builder("an element")
-        b.emit(t.SetFragmentElement(self.fragment.ref, b.stored(e, _dtype(self))))
+        b.emit(t.SetFragmentElement(self.fragment.ref, b.held(e, _dtype(self))))
 
     # ---- the whole tile ----------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Fragment(TileOperators):
         if isinstance(value, (Elementwise, Fragment)) and _common(_shape(value), shape) != shape:
             raise _shapes(_shape(value), shape)
         _check_single(self)
-        for op in _applied(b, self.fragment, shape, b.stored(e, dtype)):
+        for op in _applied(b, self.fragment, shape, b.held(e, dtype)):
             b.emit(op)
 
     def _update(self, op: BinaryOp, o: Any) -> Fragment:

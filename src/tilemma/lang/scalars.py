@@ -13,7 +13,7 @@ from tilemma.arithmetic import integers
 from tilemma.arithmetic.convert import real
 from tilemma.dtypes import DType, promote
 from tilemma.ir.builder import Builder, element_type
-from tilemma.ir.checks import checked_division, checked_fit, checked_index, checked_scalar
+from tilemma.ir.checks import checked_constant, checked_division, checked_fit, checked_index, checked_scalar
 from tilemma.ir.constructs import KINDS, OPERANDS
 from tilemma.ir.expr import BinaryOp, Call, Const, Element, Expr, Select, Unary, Var, binary, const, value_of
 from tilemma.ir.mathematics import composed
@@ -247,6 +247,7 @@ def _literal(e: Expr, beside: Expr) -> Expr:
     """A Python number takes the type of the other operand, if that represents it exactly."""
     if isinstance(e, Const) and e.literal and not isinstance(beside, Const) and not isinstance(e.value, bool):
         if beside.type.is_float:
+            checked_constant(e, beside.type, caller_span())
             return Const(real(e.value, beside.type), beside.type, True)
         if beside.type.is_integer and isinstance(e.value, int) and integers.fits(e.value, beside.type):
             return Const(e.value, beside.type, True)

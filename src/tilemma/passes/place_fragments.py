@@ -11,6 +11,7 @@ from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Note, spelled
 from tilemma.ir import tile as t
+from tilemma.ir.checks import checked_constant
 from tilemma.ir.expr import Cast, Const, Expr, Index, const, depends_on, value_of
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.walk import bodies, expressions, walk, with_fields
@@ -353,7 +354,7 @@ def _settle(
                     wanted="a type, where no operands decide it",
                     fix_text="write " + spelled(op.span, "`mma.fill.f16 0.0f`", '`mma.fill(0.0, "f16")`'),
                 )
-            op = replace(op, value=_converted(op.value, dtype))
+            op = replace(op, value=_converted(checked_constant(op.value, dtype, op.span), dtype))
         elif changes:
             op = with_fields(op, changes)
         if not grouped and isinstance(op, (t.Store, t.Load, t.Apply, t.Reduce, t.ScaleMma)):

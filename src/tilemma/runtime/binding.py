@@ -413,10 +413,18 @@ def _scalar(kernel: str, name: str, type_name: str, value: Any) -> int | float:
     if isinstance(value, other) or not isinstance(value, (numbers.Real, np.generic)):
         raise refuse(*number)
     try:
+        exact = int(value) if isinstance(value, numbers.Integral) else float(value)
         # Rounded here, so that every target is given the same number.
-        return float(constant(int(value) if isinstance(value, numbers.Integral) else float(value), element))
+        found = float(constant(exact, element))
     except (TypeError, ValueError, OverflowError):
         raise refuse(*number) from None
+    if math.isinf(found) and not (isinstance(exact, float) and math.isinf(exact)):
+        largest = element.floating.largest
+        raise refuse(
+            f"a number of {element}: at most {largest:.6g}",
+            f"declare `{name}` as a wider float, or pass an infinity",
+        )
+    return found
 
 
 def bind(
