@@ -37,20 +37,24 @@ Array = NDArray[Any]
 ARCH = "sm_90a"
 
 
+def is_quad_pairs(atom: MmaAtom) -> bool:
+    """Whether it is m8n8k4 of f16, four products of the quad pairs of a warp."""
+    return ".m8n8k4." in atom.ptx and atom.a.dtype.bits == 16
+
+
 def instructions() -> list[MmaAtom]:
     """One record of each kind, K and types: the narrowest, and of some a wider one."""
     found: dict[tuple[Any, ...], MmaAtom] = {}
     for atom in catalogue.values():
         if not isinstance(atom, MmaAtom) or not atom.runs_on(ARCH) or not atom.d.dtype.is_float:
             continue
-        # m8n8k4 of f16 is made of multiply-adds of the CUDA cores, whose order is the assembler's.
-        if atom.kind == "fma" or atom.meaning is not None or atom.name.startswith("SM70"):
+        if atom.kind == "fma" or atom.meaning is not None:
             continue
         types = (atom.a.dtype, atom.b.dtype, atom.d.dtype)
         mixed = atom.a.dtype is not atom.b.dtype
         if mixed and (atom.kind != "wgmma" or atom.d.dtype.bits == 16):
             continue
-        key = (atom.kind, atom.arch, types, atom.shape[2], atom.a.in_registers)
+        key = (atom.kind, atom.arch, types, atom.shape[2], atom.a.in_registers, is_quad_pairs(atom) and atom.name)
         if atom.asynchronous and atom.a.in_registers and (mixed or atom.e is not None or atom.a.dtype.bits == 32):
             continue
         wide = atom.asynchronous and atom.shape[1] == 16 and atom.e is None and not mixed
@@ -178,7 +182,7 @@ def run(atom: MmaAtom, x: Operands, runner: proof.Runner) -> Array:
     if atom.e is not None:
         metadata = proof.bits_of(atom.e, proof.gathered(atom.e, x.fields, count))
     c = proof.bits_of(atom.c, proof.gathered(atom.c, x.c))
-    out = np.zeros_like(c)
+    out = np.zeros((count, atom.threads, atom.d.values * atom.d.dtype.bits // 32), c.dtype)
     if atom.asynchronous:
         arguments = warpgroup.sum_arguments(atom, x.a, x.b, c, metadata, out, proof.bits_of, proof.gathered)
         runner(entry(atom), entry(atom), count, 128, kernels.SHARED_BYTES, arguments)
@@ -195,6 +199,8 @@ def expected(atom: MmaAtom, x: Operands) -> Array:
     """D as the PTX machine computes it."""
     types = [t.name for t in (atom.a.dtype, atom.b.dtype, atom.d.dtype)]
     a, b, c = (v.astype(o.dtype.numpy) for v, o in ((x.a, atom.a), (x.b, atom.b), (x.c, atom.c)))
+    if is_quad_pairs(atom):
+        return sums.quad_pairs(a, b.transpose(0, 2, 1), c, types[2])
     kind: sums.Kind = "wgmma" if atom.asynchronous else "mma"
     return sums.multiply(kind, a, b.transpose(0, 2, 1), c, *types, x.columns)
 

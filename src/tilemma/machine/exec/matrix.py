@@ -13,7 +13,7 @@ from tilemma.machine import access, provenance
 from tilemma.machine.catalogue import SparseMetadata
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
 from tilemma.machine.exec import aligned
-from tilemma.machine.isa import forms, fragments, numerics, sparse, sums
+from tilemma.machine.isa import forms, fragments, sparse, sums
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, address_of
@@ -402,12 +402,10 @@ def _quad_pairs(d: Decoder, types: Any, layouts: Any) -> None:
     def run(f: Frame, m: Any) -> None:
         w = f.w
         aligned.whole_warp(f, ins, m)
-        tiles = []
-        for fragment in (a, b, c):
-            tile = np.zeros((4, *fragment.extent))
+        tiles = np.zeros((4, *a.extent)), np.zeros((4, *b.extent)), np.zeros((4, *c.extent))
+        for tile, fragment in zip(tiles, (a, b, c), strict=True):
             tile[pair, fragment.at[0], fragment.at[1]] = fragment.values(w)
-            tiles.append(tile)
-        result = numerics.mma(tiles[0], tiles[1], tiles[2], ta, tb, td)
+        result = sums.quad_pairs(*tiles, td)
         out.put(w, result[pair, out.at[0], out.at[1]])
 
     d.visible(run)

@@ -12,7 +12,7 @@ for f32 toward zero to ``kept`` bits after the point, for f16 to nearest even.  
 
 An mma.sync of 8-bit floats is a sequence on this GPU: its operands become f16, the sum starts at zero, with the
 columns k of which k % 4 < 2 first, and is added to C rounded to nearest.  Products of f64 are a chain of fused
-multiply-adds along K.
+multiply-adds along K.  m8n8k4 of f16 is made of multiply-adds of the CUDA cores (`quad_pairs`).
 """
 
 from __future__ import annotations
@@ -114,6 +114,33 @@ def product(
         if r.apart:
             total = _rounded(total + held, d_type, None)
         return _typed(total, d_type)
+
+
+def quad_pairs(a: Array, b: Array, c: Array, d_type: str) -> Array:
+    """The products of m8n8k4 of f16, [..., m, 4] by [..., 4, n] onto ``c``, as computed from sm_80 on.
+
+    All steps are operations of f32 that round to nearest.  Onto f32: a chain of fused multiply-adds from zero
+    along K, and C is added to it.  Onto f16: the first two products are added to C, then the last two, and the sum
+    is rounded to f16.
+    """
+    with np.errstate(all="ignore"):
+        x, y, held = (v.astype(np.float32) for v in (a, b, c))
+
+        def chained(columns: range, total: Array) -> Array:
+            for k in columns:
+                total = numerics.arith(
+                    "fma", "f32", *np.broadcast_arrays(x[..., k, None], y[..., None, k, :], total)
+                )
+            return total
+
+        if dtype(d_type).name == "f32":
+            zero = np.zeros_like(held)
+            return numerics.arith("add", "f32", held, chained(range(4), zero))
+        # -0 is the addend that changes no product.
+        nothing = np.full_like(held, -0.0)
+        for first in (0, 2):
+            held = numerics.arith("add", "f32", held, chained(range(first, first + 2), nothing))
+        return _typed(held, d_type)
 
 
 # Columns of B, and stored columns of A, that ``sums.c`` has room for.
