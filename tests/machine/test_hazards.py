@@ -82,7 +82,8 @@ CASES = [
     Case("missing-proxy-fence", wgmma, drop("proxy")),
     Case("missing-proxy-fence", tma, drop("fence-store")),
     Case("uninitialised-shared", wgmma, drop("fill-b")),
-    Case("uninitialised-shared", plain("  mov.u32 %r0, smem; // @nothing"), insert("nothing", "  ld.shared.b32 %r1, [%r0];")),
+    Case("uninitialised-shared", plain("  mov.u32 %r0, smem; // @nothing"), insert("nothing", "  ld.shared.b32 %r1, [%r0]; st.global.b32 [%Y], %r1;")),
+    Case("uninitialised-shared", plain("  mov.u32 %r0, smem; // @nothing"), insert("nothing", "  ld.shared.b32 %r1, [%r0];"), strict=True),
     Case("uninitialised-register", plain("  mov.b32 %r7, 1; // @set\n  st.global.b32 [%Y], %r7;"), drop("set")),
     Case("uninitialised-register", plain("  mov.b32 %r7, 1; // @set\n  st.global.b32 [%Y], %r7;"), change("set", "mov", "@%p5 mov")),
     Case("out-of-bounds", plain("  st.global.b32 [%Y], %t; // @store"), change("store", "[%Y]", "[%Y+1024]")),
@@ -91,7 +92,8 @@ CASES = [
     Case("write-to-read-only", plain("  st.global.b32 [%Y], %t; // @store"), change("store", "[%Y]", "[%X]")),
     Case("register-in-flight", wgmma, drop("wait")),
     Case("missing-wgmma-fence", wgmma, drop("fence")),
-    Case("missing-wgmma-fence", wgmma, insert("fence", "  mov.b32 %r8, 0;")),
+    Case("missing-wgmma-fence", wgmma, insert("fence", "  add.s32 %r8, %r8, 1;")),
+    Case("missing-wgmma-fence-after-move", wgmma, insert("fence", "  mov.b32 %r8, 0;"), strict=True),
     Case("inadmissible-descriptor", wgmma, change("descriptor", "0x1000080000", "0x4000001000080000")),
     Case("swizzle-mismatch", tma, change("descriptor-a", "0x4000004000010000", "0x8000004000010000")),
     Case("wgmma-not-uniform", wgmma, change("descriptor", "or.b64", "cvt.u64.u32 %d3, %w; shl.b64 %d3, %d3, 7; add.s64 %d1, %d1, %d3; or.b64")),
@@ -192,12 +194,14 @@ def test_every_hazard_has_a_case() -> None:
         if isinstance(c, type) and issubclass(c, HazardError) and c is not HazardError
     }
     elsewhere = {
-        "no-such-form": "matrix",
-        "sparse-metadata": "matrix",
-        "missing-tensor-map-fence": "instructions",
-        "missing-proxy-fence-global": "proxied_litmus",
+        "no-such-form": "test_matrix.py",
+        "sparse-metadata": "test_matrix.py",
+        "missing-tensor-map-fence": "test_instructions.py",
+        "missing-proxy-fence-global": "test_proxied_litmus.py",
+        "race-rounded-values": "corpus/test_compilers_habits.py",
+        "register-in-flight-before-wait": "corpus/test_compilers_habits.py",
     }
     for code, name in elsewhere.items():
-        text = Path(__file__).with_name(f"test_{name}.py").read_text(encoding="utf-8")
+        text = (Path(__file__).parent / name).read_text(encoding="utf-8")
         assert f'"{code}"' in text
     assert known - {c.code for c in CASES} - set(elsewhere) == set()

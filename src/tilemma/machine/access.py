@@ -164,21 +164,29 @@ def check_read(
     cluster = w.cta.cluster
     if _least(written, None) <= 0:
         shared_bounds(w, ins, cta.shared, addr, width, lanes, "read of")
-        i, j = np.nonzero(written == 0)
-        where = np.unique(i)
-        w.report(
-            hz.UninitialisedShared,
-            ins,
-            lanes=np.asarray(lanes)[where],
-            at_bytes=addr[i] + j,
-            access="read of",
-            space=f"shared bytes at {int(addr[i[0]] + j[0]):#x}",
-        )
+        _check_written(w, ins, lanes, addr, written, kind)
         written = np.where(written == 0, cluster.events.new(0, 0, None), written)
     touches_mbarrier(w, ins, cta, lanes, addr, width, f"`{ins.opcode}` reads")
     known = all_known(w, lanes, written)
     if known is not None:
         report_unordered(w, ins, cta, lanes, addr, written, known, f"`{ins.opcode}` reads", kind)
+
+
+def _check_written(w: Warp, ins: Instruction, lanes: Any, addr: Array, written: Array, kind: str) -> None:
+    """Report the bytes that nothing has written, unless loads carry them as undefined values."""
+    if kind == "ld" and w.cta.machine.program.unwritten:
+        return
+    i, j = np.nonzero(written == 0)
+    if not len(i):
+        return
+    w.report(
+        hz.UninitialisedShared,
+        ins,
+        lanes=np.asarray(lanes)[np.unique(i)],
+        at_bytes=addr[i] + j,
+        access="read of",
+        space=f"shared bytes at {int(addr[i[0]] + j[0]):#x}",
+    )
 
 
 def all_known(w: Warp, lanes: Any, packed: Array) -> Array | None:

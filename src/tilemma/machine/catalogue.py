@@ -44,6 +44,20 @@ class RaceOfEqualValues(Race):
     strict_only = True
 
 
+class RaceOfRoundedValues(Race):
+    code = "race-rounded-values"
+    found = "{access} {space}; the values differ by their rounding only"
+    expected = "one lane that writes"
+    fix = "let one lane write, or compute the value in the same way in all lanes"
+    why = (
+        "In a reduction of a product (`tl.sum(x * y)`) Triton fuses the multiplication into the first sum of a "
+        "butterfly, so that the lanes of a pair round differently; all of them write the result. Which one stays "
+        "is open, so that the last bits of the result are. Launched with `enable_fp_fusion=False` the values are "
+        "equal. A note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class RaceOfLanes(Race):
     code = "race-lanes"
     found = "{access} {space}; not all lanes that read it at PTX line {first_line} are known to be past that line"
@@ -230,12 +244,35 @@ class RegisterInFlight(HazardError):
     )
 
 
+class RegisterInFlightBeforeWait(HazardError):
+    code = "register-in-flight-before-wait"
+    found = "results of the wgmma of PTX line {other_line} are used before the `wgmma.wait_group` that follows"
+    expected = "`wgmma.wait_group` for that wgmma's group before its registers are touched"
+    fix = "move the `wgmma.wait_group.sync.aligned 0;` before PTX line {ptx_line} (commit the group first)"
+    why = (
+        "Triton 3.9 emits this for `tl.dot` with sums in f16 and for sums of limited precision of 8-bit floats: "
+        "LLVM moves instructions on registers before the wait. ptxas sees the use and makes the wgmma complete "
+        "before it, which costs the overlap. A note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class MissingWgmmaFence(HazardError):
     code = "missing-wgmma-fence"
     found = "wgmma uses registers ({registers}) that were {touched} without a `wgmma.fence` in between"
     expected = "`wgmma.fence.sync.aligned` before the first wgmma and after its registers were touched"
     fix = "add `wgmma.fence.sync.aligned;` before PTX line {ptx_line}"
     why = "ptxas often serialises such code or the register write has long retired; nothing guarantees it."
+
+
+class MissingWgmmaFenceAfterMove(MissingWgmmaFence):
+    code = "missing-wgmma-fence-after-move"
+    why = (
+        "Triton 3.9 emits this for a `tl.dot` that starts from a loaded value: LLVM places the copies of the "
+        "registers between the fence and the first wgmma. ptxas sees the copies and orders them. A note by "
+        "default, an error under `--strict`."
+    )
+    strict_only = True
 
 
 class InadmissibleDescriptor(HazardError):

@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.dtypes import dtype
 from tilemma.machine import catalogue as hz
 from tilemma.machine import strong
 from tilemma.machine.state import Access, Cta, Warp
-from tilemma.machine.syntax import Instruction
+from tilemma.machine.syntax import Instruction, Register, Vector
 
 Array = npt.NDArray[Any]
 _least, _most = np.minimum.reduce, np.maximum.reduce
 
 ASYNC_AGENT = {"cp.async": "cp.async", "tma": "bulk copy", "wgmma": "wgmma", "bulk-store": "bulk store"}
 
+# By how much sums of the same numbers, rounded differently, may differ: small results are differences of large.
+_ROUNDING = 2.0**-12
 
 WAIT_FOR = {
     "cp.async": "wait with `cp.async.wait_group` (or `cp.async.mbarrier.arrive` and its mbarrier), then a barrier",
@@ -223,7 +226,7 @@ def report_same_instruction(
     different = np.flatnonzero((landed != values).reshape(len(addr), -1).any(axis=1))
     if len(different):
         w.report(
-            hz.Race,
+            hz.RaceOfRoundedValues if _rounded(w, ins, landed, values, width) else hz.Race,
             ins,
             lanes=np.asarray(lanes)[different],
             at_bytes=addr[different],
@@ -233,3 +236,16 @@ def report_same_instruction(
             first_line=ins.line,
             second_line=ins.line,
         )
+
+
+def _rounded(w: Warp, ins: Instruction, a: Array, b: Array, width: int) -> bool:
+    """Whether ``a`` and ``b``, words that ``ins`` has stored, are floating-point numbers that are nearly equal."""
+    kind = {4: "f32", 8: "f64"}.get(width)
+    data = ins.operands[-1]
+    items = data.items if isinstance(data, Vector) else (data,)
+    known = w.cta.machine.program.float_registers
+    if kind is None or not all(isinstance(x, Register) and known.get(x.name) == {kind} for x in items):
+        return False
+    first, second = (x.view(dtype(kind).numpy).astype(np.float64) for x in (a, b))
+    near = np.abs(first - second) <= _ROUNDING * np.maximum(np.abs(first), np.abs(second))
+    return bool((near | (a == b)).all())

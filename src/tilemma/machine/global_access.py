@@ -159,9 +159,14 @@ def _without_excused(w: Warp, ins: Instruction, events: Array) -> Array | None:
     left = []
     for number in present:
         event = w.cta.machine.event_of(number << 5)
-        if event is not None and not (event.kind == "atom" and strong.morally_strong(event, w, ins)):
+        if event is not None and not (_reduces(event) and strong.morally_strong(event, w, ins)):
             left.append(number)
     return np.where(_among(numbers, left), events, 0) if left else None
+
+
+def _reduces(event: Access) -> bool:
+    """Whether the event is an atomic operation, or a bulk copy that reduces: one of scope `.gpu` each element."""
+    return event.kind == "atom" or (event.kind == "bulk-store" and "reduce" in event.instruction.parts)
 
 
 def _among(numbers: Array, few: list[int]) -> npt.NDArray[np.bool_]:

@@ -23,6 +23,7 @@ from tilemma.machine.native import encode, frames, library
 from tilemma.machine.native.blocks import PlainAccess
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.register_checks import Checks
+from tilemma.machine.serialised import serialised
 from tilemma.machine.state import CLASS_DTYPE
 from tilemma.machine.syntax import TYPE_BYTES, Entry, Instruction, Module, Register, Special, Variable
 
@@ -110,6 +111,8 @@ class Program:
     tracked: frozenset[int] = frozenset()
     # Whether undefined values are followed through shared memory.
     carries_undefined: bool = False
+    # Whether bytes of shared memory that nothing has written are such values, rather than errors at their load.
+    unwritten: bool = False
     # Registers that some instruction writes.
     written: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
@@ -236,10 +239,11 @@ _MALFORMED = (IndexError, KeyError, TypeError, AttributeError, ValueError, Overf
 _OTHER_OPERANDS = "its operands are not those it takes"
 
 
-def decode_program(module: Module, entry: Entry, arch: str) -> Program:
-    """Decode ``entry`` for ``arch``; refuses unsupported instructions by name and line."""
-    entry = inlined(module, entry)
-    program = Program(module, entry, arch)
+def decode_program(module: Module, entry: Entry, arch: str, *, unwritten: bool = False) -> Program:
+    """Decode ``entry`` for ``arch``; refuses unsupported instructions by name and line.  ``unwritten``: see
+    `Program`."""
+    entry = serialised(inlined(module, entry))
+    program = Program(module, entry, arch, unwritten=unwritten)
     # sm_90 reserves the first KB of a CTA's shared memory for the system.
     program.shared_base = 1024 if int("".join(c for c in arch if c.isdigit()) or 0) >= 90 else 0
     shared_layout(program)

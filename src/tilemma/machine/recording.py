@@ -299,7 +299,7 @@ def record(
     recording = Recording(Report(job.entry.name, seed, schedule), {}, job.binding.arrays, followed)
     _follow(job.program, recording)
     recording.report = job.run(
-        write_back=False, trace=True, collect=True, schedule=schedule, history=recording, **options
+        retry=False, write_back=False, trace=True, collect=True, schedule=schedule, history=recording, **options
     )
     recording.placed = job.placed
     return recording

@@ -18,17 +18,19 @@ from tilemma.errors import (
 from tilemma.launch import Launch
 from tilemma.machine import binding, call, decoded, placement
 from tilemma.machine.arguments import refuse
+from tilemma.machine.catalogue import UninitialisedShared
 from tilemma.machine.coverage import Coverage, executed_lines
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.native import library
 from tilemma.machine.placement import Placed
 from tilemma.machine.problems import MachineFailure
-from tilemma.machine.program import Program, build_segments
+from tilemma.machine.program import Program, build_segments, decode_program
 from tilemma.machine.scheduler import Machine, Stop
 from tilemma.machine.shared_names import SharedNames
 from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
 from tilemma.machine.traced import TracedMachine
+from tilemma.machine.undefined_memory import followable
 from tilemma.machine.variables import place_variables
 
 MAX_STEPS = 20_000_000
@@ -165,8 +167,9 @@ class Job:
         self.program: Program = decoded.take(self.key, self.module, self.entry, self.arch)
         number = int("".join(c for c in self.arch if c.isdigit()) or 0)
         binding.check_limits(self.binding, self.entry, self.program.static_shared, number)
-        # The output of the last run, also if it ended with a hazard.
+        # The output of the last run, also if it ended with a hazard, and its arrays.
         self.printed = ""
+        self.placed: dict[str, Placed] = {}
 
     def end(self) -> None:
         """The job runs no more: another one of the same program may use what was decoded."""
@@ -217,15 +220,39 @@ class Job:
         place_variables(self.program, machine.memory)
         return machine, placed
 
-    def run(
-        self,
-        *,
-        write_back: bool = True,
-        trace: bool = False,
-        tick: Callable[[int], None] | None = None,
-        **options: Any,
-    ) -> Report:
-        """One run; arrays are written unless ``write_back`` is false.  ``tick``: see `Machine.tick`."""
+    def run(self, *, write_back: bool = True, retry: bool = True, **options: Any) -> Report:
+        """One run; arrays are written unless ``write_back`` is false.
+
+        With ``retry``, a load of shared bytes that nothing has written is no hazard where its value is discarded,
+        but under ``strict``: the run is repeated with a program that carries it as an undefined value.
+        """
+        report, error = self._once(**options)
+        if retry and not options.get("strict") and self._loads_unwritten(report):
+            before = self.program, self.placed, self.printed
+            self.program = decode_program(self.module, self.entry, self.arch, unwritten=True)
+            again, later = self._once(**options)
+            if any(h.code.startswith("uninitialised") for h in again.hazards):
+                self.program, self.placed, self.printed = before
+            else:
+                self.key, report, error = (*self.key, "unwritten"), again, later
+        if write_back:
+            self.write_back(self.placed)
+        if error is not None:
+            raise error
+        return report
+
+    def _loads_unwritten(self, report: Report) -> bool:
+        return (
+            bool(report.hazards)
+            and isinstance(report.hazards[0], UninitialisedShared)
+            and not self.program.unwritten
+            and followable(self.program)
+        )
+
+    def _once(
+        self, *, trace: bool = False, tick: Callable[[int], None] | None = None, **options: Any
+    ) -> tuple[Report, TilemmaError | None]:
+        """One run, and the error that has ended it.  ``tick``: see `Machine.tick`."""
         b = self.binding
         if not self.program.native and library.loaded() is not None:
             build_segments(self.program)
@@ -234,17 +261,17 @@ class Job:
         machine, self.placed = self.machine(trace=timeline, **options)
         machine.tick = tick
         report = Report(b.entry, options.get("seed", 0), options.get("schedule", "random"), timeline=timeline)
+        error: TilemmaError | None = None
         try:
             if all(b.grid):
                 machine.run()
         except Stop:
             pass
-        except TilemmaError:
-            raise
+        except TilemmaError as e:
+            error = e
         except Exception as e:  # an internal error, reported as one; `cause` keeps it
-            failure = MachineFailure(entry=b.entry, what=f"{type(e).__name__}: {e}")
-            failure.cause = e
-            raise failure from e
+            error = MachineFailure(entry=b.entry, what=f"{type(e).__name__}: {e}")
+            error.cause = error.__cause__ = e
         finally:
             report.hazards, report.letter = machine.hazards, machine.letter
             report.notes = machine.performance.found()
@@ -252,9 +279,7 @@ class Job:
             report.printed = self.printed = "".join(machine.printed)
             report.lines = executed_lines(machine.program, machine.covered)
             library.executed(machine.steps)
-            if write_back:
-                self.write_back(self.placed)
-        return report
+        return report, error
 
     def write_back(self, placed: Mapping[str, Placed]) -> None:
         """Copy the results of a run into the caller's arrays."""

@@ -161,7 +161,8 @@ class Warp:
         # wgmma: registers an unfinished group uses -> its issue; registers touched since the last fence.
         self.in_flight: dict[int, Any] = {}
         self.touched: dict[int, Any] = {}
-        self.wgmma_fenced = False
+        # Whether some wgmma.fence was executed, and no wgmma since the last.
+        self.wgmma_fenced = self.fence_open = False
         self.register_count = 0
         # cp.async: pending copies not committed, and committed groups in order (each a list of agents).
         self.copies: Any = None
@@ -177,8 +178,6 @@ class Warp:
         self.fences = Fences()
         # The clocks that `fence.mbarrier_init` releases to relaxed arrivals.
         self.init_message: Any = None
-        # Tensor maps in global memory: the writes to each at the time of the warp's fence.
-        self.map_fences: dict[int, npt.NDArray[np.int64]] = {}
 
     @property
     def floor(self) -> int:
@@ -245,6 +244,9 @@ class Cta:
         self.exited = False
         # The events of its cluster before its last proxy fence of global memory.
         self.globally_fenced = 0
+        # Tensor maps in global memory, for each warp that has fenced one: its thread, its clock, and the writes to
+        # the map at that time.
+        self.map_fences: dict[int, dict[int, tuple[int, int, npt.NDArray[np.int64]]]] = {}
         # Asynchronous operations on it that completed before any thread waited for them.
         self.unawaited: list[Any] = []
         self.register_pool = -1

@@ -1,8 +1,9 @@
-"""Undefined values in shared memory: stored, and loaded again by lanes that may discard them.
+"""Undefined values in shared memory: stored or never written, and loaded by lanes that may discard them.
 
-CUB's merge sort stores the registers of elements beyond the end, and never uses what it loads there.  A byte is
-undefined while its last write is one that stored an undefined value.  Programs that read shared memory by other
-instructions than `ld` report the store instead.
+CUB's merge sort stores the registers of elements beyond the end, reads one element beyond those that it has
+stored, and never uses what it loads there.  A byte is undefined while its last write is one that stored an
+undefined value; in a program decoded with ``unwritten``, also before its first write.  Programs that read shared
+memory by other instructions than `ld` report the store, or the load of bytes that nothing has written.
 """
 
 from __future__ import annotations
@@ -41,12 +42,17 @@ def loads(step: Step) -> bool:
 
 def carried(program: Program, undefined: list[frozenset[int]]) -> bool:
     """Whether undefined values are followed through the shared memory of ``program``."""
-    names = [s.instruction.parts for s in program.steps]
-    if any(n[0] in _OTHER_READERS or "bulk" in n for n in names):
+    if not followable(program):
         return False
-    return any(
+    return program.unwritten or any(
         undefined[s.index] & {r for _, r in _data(program, s, 1)} for s in program.steps if stores(s)
-    )  # fmt: skip
+    )
+
+
+def followable(program: Program) -> bool:
+    """Whether `ld` alone reads the shared memory of ``program``."""
+    names = [s.instruction.parts for s in program.steps]
+    return not any(n[0] in _OTHER_READERS or "bulk" in n for n in names)
 
 
 def _data(program: Program, step: Step, position: int) -> list[tuple[int, int]]:
@@ -106,23 +112,28 @@ def loading(program: Program, step: Step, define: Callable[..., None]) -> Callab
     """A load whose results are undefined where the bytes are."""
     inner, registers = step.run, _data(program, step, 0)
     places, size = _places(program, step, 1), TYPE_BYTES[step.instruction.parts[-1]]
+    unwritten, names = program.unwritten, program.register_names
 
     def load(f: Any, m: Any) -> Any:
         w, shared = f.w, f.w.cta.shared
         lanes = LANES if m is None else np.flatnonzero(m)
-        at = places(w, lanes) if shared.undefined is not None else None
+        at = places(w, lanes) if unwritten or shared.undefined is not None else None
         result = inner(f, m)
         active = ALL_LANES if m is None else m
         for offset, r in registers:
             good = ALL_LANES
             if at is not None:
                 bytes_ = np.maximum(at, 0)[:, None] + offset + np.arange(size)
-                marks = shared.undefined[bytes_]
-                bad = ((marks != 0) & (marks == shared.writer[bytes_])).any(axis=1) & (at >= 0)
+                writer = shared.writer[bytes_]
+                bad = (writer == 0).any(axis=1) if unwritten else np.zeros(len(lanes), bool)
+                if shared.undefined is not None:
+                    marks = shared.undefined[bytes_]
+                    bad |= ((marks != 0) & (marks == writer)).any(axis=1)
+                bad &= at >= 0
                 if bad.any():
                     good = ALL_LANES.copy()
                     good[lanes[bad]] = False
-            define(w, (r,), active, good, shared.first_undefined)
+            define(w, (r,), active, good, shared.first_undefined or (step.instruction, names[r]))
         return result
 
     return load

@@ -1,4 +1,4 @@
-"""Make the PTX of the corpus anew: ``python regenerate.py cuda``, ``triton`` or ``tilelang [NAME...]``.
+"""Make the PTX of the corpus anew: ``python regenerate.py cuda``, ``triton`` or ``tilelang``, then names or all.
 
 None of them needs a GPU.  The first and the last need nvcc; NVCC names it, with options (the wheels
 nvidia-cuda-nvcc, -crt, -runtime and -cccl are enough).  The first line of each file says what made it.
@@ -24,6 +24,7 @@ CUDA = [
     ("matrix", "", ()),
     ("language", "", ()),
     ("library", "", ()),
+    ("features", "", ()),
     ("basics", "_lines", ("-lineinfo",)),
     ("matrix", "_lines", ("-lineinfo",)),
     ("language", "_debug", ("-G",)),
@@ -57,11 +58,13 @@ def cuda() -> None:
 def triton() -> None:
     sys.path.insert(0, str(SOURCES))
     import triton as package  # type: ignore[import-not-found]
+    import triton_models  # type: ignore[import-not-found]  # noqa: F401
     from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found]
     from triton.compiler import ASTSource, compile  # type: ignore[import-not-found]
     from triton_kernels import KERNELS  # type: ignore[import-not-found]
 
-    for name, (function, types, constants, warps, stages, arch) in KERNELS.items():
+    chosen = sys.argv[2:] or KERNELS
+    for name, (function, types, constants, warps, stages, arch) in ((n, KERNELS[n]) for n in chosen):
         names = [n for n in function.arg_names if n not in constants]
         signature: dict[str, Any] = dict(zip(names, types.split(), strict=True))
         signature |= dict.fromkeys(constants, "constexpr")

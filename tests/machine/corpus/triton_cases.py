@@ -27,7 +27,7 @@ def enter(
 
     def with_scratch() -> Built:
         args, wanted = build()
-        return {**args, "global_scratch": 0, "profile_scratch": 0}, wanted
+        return {**args, "global_scratch": args.get("global_scratch", 0), "profile_scratch": 0}, wanted
 
     launch = {"shared": int(facts[1])}
     CASES.append(Case(file, entry or name, with_scratch, grid, int(facts[2]), launch, tolerance))

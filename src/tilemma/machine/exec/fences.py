@@ -67,8 +67,9 @@ def _tensormap(d: Decoder) -> None:
         rows = f.w.rows_of(m)
         strong.fence(f, rows)
         if address is not None:
-            for at in {int(a) for a in address.values(f.w, None if m is None else m.nonzero()[0])}:
-                tensormaps.fence_acquire(f, at)
+            lanes = f.lanes if m is None else m.nonzero()[0]
+            for lane, at in zip(lanes, address.values(f.w, lanes), strict=True):
+                tensormaps.fence_acquire(f, int(lane), int(at))
 
     d.visible(run)
 

@@ -87,12 +87,26 @@ def copy_and_fence(d: Decoder) -> None:
     d.visible(run)
 
 
-def fence_acquire(f: Frame, address: int) -> None:
-    """`fence.proxy.tensormap::generic.acquire`: the warp may use the map at ``address`` as it is now."""
-    allocation = f.w.cta.machine.memory.find(address)
+def fence_acquire(f: Frame, lane: int, address: int) -> None:
+    """`fence.proxy.tensormap::generic.acquire`: threads of the CTA that know of this fence may use the map at
+    ``address`` as it is now."""
+    w = f.w
+    allocation = w.cta.machine.memory.find(address)
     if allocation is not None and allocation.writer is not None:
         at = address - allocation.base
-        f.w.map_fences[address] = allocation.writer[at : at + tensormap.BYTES].copy()
+        written = allocation.writer[at : at + tensormap.BYTES].copy()
+        clock = int(w.cta.cluster.clocks.now[w.row])
+        w.cta.map_fences.setdefault(address, {})[w.index] = w.first + lane, clock, written
+
+
+def _fence_seen(w: Any, lane: int, address: int, written: Any) -> bool:
+    """Whether a fence of the map as ``written`` is known to a thread of the CTA: the ISA asks for a proxy fence
+    somewhere along the path from the write to the use."""
+    seen = w.cta.cluster.clocks.seen[w.first + lane]
+    return any(
+        (by == w.index or seen[column] >= clock) and (fenced == written).all()
+        for by, (column, clock, fenced) in w.cta.map_fences.get(address, {}).items()
+    )
 
 
 def in_memory(f: Frame, ins: Instruction, lane: int, address: int) -> BoundMap | None:
@@ -132,7 +146,6 @@ def _check_fenced(f: Frame, ins: Instruction, lane: int, address: int, allocatio
     global_access.global_ordered(
         w, ins, allocation, lanes, at, 16, allocation.writer, "ld", "the copy reads the map at"
     )
-    fenced = w.map_fences.get(address)
-    if fenced is None or (fenced != written).any():
+    if not _fence_seen(w, lane, address, written):
         event = w.cta.machine.event_of(int(written[written > 0][0]))
         w.report(hz.MissingTensorMapFence, ins, other=event.place, address=address)

@@ -10,9 +10,10 @@ from typing import Any
 from tilemma.machine import catalogue as hz
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
-from tilemma.machine.exec.wgmma_operations import Form, Issue, Operation, group_of
+from tilemma.machine.exec.wgmma_operations import Form, Group, Issue, Operation, group_of
 from tilemma.machine.register_checks import report_undefined
 from tilemma.machine.scheduler import AGAIN
+from tilemma.machine.serialised import OPCODE
 from tilemma.machine.state import ALL_LANES, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
@@ -32,6 +33,7 @@ def mma_async(d: Decoder) -> None:
         group = group_of(f, ins)
         if not w.wgmma_fenced or not w.touched.keys().isdisjoint(every):
             _missing_fence(w, ins, form, [r for r in registers if r in w.touched])
+        w.fence_open = False
         scale = form.scales(w)
         if scale:
             undefined = w.cta.machine.program.steps[index].maybe_undefined & form.d_set
@@ -63,7 +65,12 @@ def _missing_fence(w: Warp, ins: Instruction, form: Form, touched: list[int]) ->
         how, other = f"touched at PTX line {last.line}", w.place(last)
     else:
         names, how, other = "all", "never ordered before", None
-    w.report(hz.MissingWgmmaFence, ins, other=other, registers=names, touched=how)
+    # Copies between a fence and the first wgmma behind it.
+    moved = w.fence_open and all(w.touched[r].parts[0] == "mov" for r in touched)
+    kind = hz.MissingWgmmaFenceAfterMove if moved else hz.MissingWgmmaFence
+    w.report(kind, ins, other=other, registers=names, touched=how)
+    if moved:
+        w.touched.clear()
 
 
 @instruction("wgmma.fence")
@@ -75,7 +82,7 @@ def fence(d: Decoder) -> None:
     def run(f: Frame, m: Any) -> None:
         aligned.whole_warp(f, ins, m)
         f.w.touched.clear()
-        f.w.wgmma_fenced = True
+        f.w.wgmma_fenced = f.w.fence_open = True
 
     d.visible(run)
 
@@ -110,6 +117,39 @@ def commit(d: Decoder) -> None:
     d.visible(run)
 
 
+@instruction(OPCODE)
+def serialise(d: Decoder) -> None:
+    """A wait that ptxas adds: all operations that the warp has issued complete."""
+    ins = d.ins
+
+    def run(f: Frame, m: Any) -> Any:
+        w = f.w
+        if not w.in_flight:
+            return None
+        group = group_of(f, ins)
+        end = group.issued[w.index]
+        if group.started < end:
+            return _suspended(f, group)
+        issue = next(iter(w.in_flight.values()))
+        w.report(hz.RegisterInFlightBeforeWait, ins, other=w.place(issue.instruction))
+        for serial in [s for s in group.operations if s < end]:
+            operation = group.operations.get(serial)
+            if operation is not None:
+                w.cta.machine.complete(operation)
+        w.in_flight.clear()
+        w.record.in_flight = 0
+        return None
+
+    d.visible(run)
+
+
+def _suspended(f: Frame, group: Group) -> Any:
+    group.waiters.append(f)
+    what = f"the other warps of warpgroup {group.number} to issue the same wgmma"
+    f.w.cta.machine.suspend(f, what, "its warpgroup")
+    return AGAIN
+
+
 @instruction("wgmma.wait_group")
 def wait(d: Decoder) -> None:
     d.needs(90, feature="sm_90a")
@@ -127,11 +167,7 @@ def wait(d: Decoder) -> None:
             return None
         end = group.ends[number]
         if group.started < end:
-            group.waiters.append(f)
-            machine.suspend(
-                f, f"the other warps of warpgroup {group.number} to issue the same wgmma", "its warpgroup"
-            )
-            return AGAIN
+            return _suspended(f, group)
         for serial in [s for s in group.operations if s < end]:
             operation = group.operations.get(serial)
             if operation is not None:
