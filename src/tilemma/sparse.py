@@ -21,13 +21,6 @@ from tilemma.runtime.arrays import describe
 from tilemma.runtime.host import host_copy, like
 
 _WORDS = ("u8", "u16", "u32")
-# Croqtile's orders of prepacked metadata, those of the lanes that hold it.  For each the parts that move: two of
-# these are a word, or a pair of words; and the order of the axes (16 rows, upper or lower 8, row, words, part).
-_ORDERS: dict[str, tuple[type, tuple[int, ...]]] = {
-    "prepack": (np.uint16, (0, 2, 4, 3, 1)),
-    "prepack_v2": (np.uint16, (0, 3, 2, 4, 1)),
-    "prepack_v2_fp8": (np.uint32, (0, 3, 2, 4, 1)),
-}
 
 
 @record(eq=False)
@@ -114,38 +107,30 @@ def prepack(metadata: Any, order: str = "prepack") -> Any:
     WrongArgument where it is another one, or the words do not fill it: M is a multiple of 16, and a row of 8-bit
     floats has an even number of words.
     """
-    words, blocks, axes = _blocks("prepack", metadata, order)
-    return _joined(metadata, words, blocks.transpose(axes))
+    words, found = _ordered("prepack", metadata, order)
+    return like(metadata, found.packed(words))
 
 
 def unpack(metadata: Any, order: str = "prepack") -> Any:
     """The inverse of `prepack`: metadata that kernels take.  Raises WrongArgument as `prepack`."""
-    words, blocks, axes = _blocks("unpack", metadata, order)
-    packed = blocks.reshape([blocks.shape[axis] for axis in axes])
-    return _joined(metadata, words, packed.transpose(np.argsort(axes)))
+    words, found = _ordered("unpack", metadata, order)
+    return like(metadata, found.unpacked(words))
 
 
-def _blocks(function: str, metadata: Any, order: str) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
-    if not isinstance(order, str) or order not in _ORDERS:
-        wanted = ", ".join(map(repr, _ORDERS))
+def _ordered(function: str, metadata: Any, order: str) -> tuple[NDArray[Any], sparsity.Order]:
+    if not isinstance(order, str) or order not in sparsity.ORDERS:
+        wanted = ", ".join(map(repr, sparsity.ORDERS))
         raise WrongArgument(function=function, name="order", got=described(order), wanted=wanted)
-    part, axes = _ORDERS[order]
-    words, pairs = host_copy(metadata), np.dtype(part).itemsize // 2
-    if words.dtype != np.uint32 or words.ndim != 2 or words.shape[0] % 16 or words.shape[1] % pairs:
-        even = ", an even number in a row" if pairs == 2 else ""
+    words, found = host_copy(metadata), sparsity.ORDERS[order]
+    if words.dtype != np.uint32 or words.ndim != 2 or words.shape[0] % 16 or words.shape[1] % found.pairs:
+        even = ", an even number in a row" if found.pairs == 2 else ""
         raise WrongArgument(
             function=function,
             name="metadata",
             got=f"shape {list(words.shape)} of {words.dtype}",
             wanted=f"words of u32 for a multiple of 16 rows{even}",
         )
-    rows, columns = words.shape
-    blocks: NDArray[Any] = np.ascontiguousarray(words).view(part).reshape(rows // 16, 2, 8, columns // pairs, 2)
-    return words, blocks, axes
-
-
-def _joined(metadata: Any, words: NDArray[Any], blocks: NDArray[Any]) -> Any:
-    return like(metadata, np.ascontiguousarray(blocks).view(np.uint32).reshape(words.shape))
+    return words, found
 
 
 def _width(function: str, t: DType, values: NDArray[Any], unit: int = 0) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import test_exchanged_operands as exchanged
 import test_negated_operands as negated
+import test_prepacked_metadata as prepacked
 import test_scaled_sums as sums
 from differential import croqtile_kernel, python_kernel
 
@@ -52,3 +53,11 @@ def test_accumulators_are_read_before_they_are_scaled(t: str, k: int, arch: str,
 def test_exchanged_operands(case: Any) -> None:
     given = exchanged.arrays(case)
     check(exchanged.programs(case), case[-1], given, {"c": exchanged.wanted(case, given)})
+
+
+@pytest.mark.parametrize(("t", "order", "tile", "level", "arch", "staged"), prepacked.CASES)
+def test_prepacked_metadata(
+    t: str, order: str, tile: tuple[int, int, int], level: str, arch: str, staged: bool
+) -> None:
+    given, wanted = prepacked.operands(t, order, tile)
+    check(prepacked.texts(t, order, tile, level, staged), arch, given, {"c": wanted})

@@ -45,6 +45,62 @@ def pattern(t: DType) -> Pattern:
     return {32: Pattern(2, 1, 1), 4: Pattern(8, 4, 2)}.get(t.bits, Pattern(4, 2, 1))
 
 
+@record
+class Order:
+    """One of Croqtile's orders of prepacked metadata in words of u32, those of the lanes that hold it.
+
+    ``part``: the bits that move; two parts are a word, or a pair of words.  ``axes``: the order of the axes (16
+    rows, upper or lower 8, row, words, part).  ``types``: the types of A that Croqtile packs so.  ``in_blocks``:
+    the words of 16 rows lie together, so that a row of an array stands for 16 rows.
+    """
+
+    part: int
+    axes: tuple[int, ...]
+    types: tuple[str, ...]
+    in_blocks: bool = True
+
+    @property
+    def pairs(self) -> int:
+        """The words of a row that move together."""
+        return self.part // 16
+
+    def shape(self, packed: tuple[int, int]) -> tuple[int, int] | None:
+        """[M, W], if words [M, W] or, in blocks, [M/16, 16 W] are prepacked metadata; None for other extents."""
+        rows, columns = (16 * packed[0], packed[1] // 16) if self.in_blocks else packed
+        whole = rows % 16 == 0 and columns % self.pairs == 0 and rows * columns == packed[0] * packed[1]
+        return (rows, columns) if whole else None
+
+    def packed(self, words: Array) -> Array:
+        """Words [M, W] in this order."""
+        return self._blocks(words).transpose(self.axes).copy().view(np.uint32).reshape(words.shape)
+
+    def unpacked(self, words: Array) -> Array:
+        """The inverse of `packed`."""
+        blocks = self._blocks(words)
+        moved = blocks.reshape([blocks.shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
+        found: Array = moved.copy().view(np.uint32).reshape(words.shape)
+        return found
+
+    def _blocks(self, words: Array) -> Array:
+        parts = np.ascontiguousarray(words).view(np.dtype(f"u{self.part // 8}"))
+        return parts.reshape(words.shape[0] // 16, 2, 8, words.shape[1] // self.pairs, 2)
+
+
+ORDERS = {
+    "prepack": Order(16, (0, 2, 4, 3, 1), ("f16", "bf16"), in_blocks=False),
+    "prepack_v2": Order(16, (0, 3, 2, 4, 1), ("f16", "bf16")),
+    "prepack_v2_fp8": Order(32, (0, 3, 2, 4, 1), ("f8_e4m3", "f8_e5m2")),
+}
+
+
+def unprepacked(words: Array, order: str) -> Array:
+    """Words [M, W] of an array of prepacked ones; words beyond its edges are 0."""
+    found = ORDERS[order]
+    shape = found.shape((words.shape[0], words.shape[1]))
+    assert shape is not None, words.shape
+    return found.unpacked(words.reshape(shape))
+
+
 def unit(t: DType, metadata: DType) -> int:
     """The columns of a matrix of ``t`` that one element of its ``metadata`` describes."""
     return metadata.bits // 4 * pattern(t).width

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.arithmetic.sparsity import ORDERS
 from tilemma.croqtile import ast, operands
 from tilemma.croqtile.copies import swizzle_of
 from tilemma.croqtile.reader import Reader, reads
@@ -123,15 +124,17 @@ def _target(r: Reader, name: str) -> FragmentValue | str:
 
 
 def _load(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None) -> Value:
-    swizzle = dtype = None
+    swizzle = dtype = order = None
     _once(rest)
     for s in rest:
         if s.name in ("swiz", "swizzle"):
             swizzle = swizzle_of(r, s)
         elif s.name in dtypes.names() and dtype is None:
             dtype = operands.known_type(s.name, s.span)
+        elif s.name in ORDERS and order is None:
+            order = s.name
         elif s.name not in ("frag", "async"):
-            raise wrong_member(s.span, "`mma`", s.name, ("swiz", "frag", "async"))
+            raise wrong_member(s.span, "`mma`", s.name, ("swiz", "frag", "async", *ORDERS))
     if name is None:
         src_node, target_node = _arguments(node, 2, "mma.load src, fragment")
         target: FragmentValue | str = operands.fragment_of(r, target_node, "`mma.load`")
@@ -139,7 +142,7 @@ def _load(r: Reader, node: ast.Mma, rest: Sequence[ast.Suffix], name: str | None
         (src_node,) = _arguments(node, 1, f"{name} = mma.load src")
         target = _target(r, name)
     src = operands.tile_of(r, src_node, "`mma.load`")
-    return r.b.load(target, src, swizzle, dtype)
+    return r.b.load(target, src, swizzle, dtype, order)
 
 
 def _multiply(r: Reader, node: ast.Mma, name: str | None) -> Value | None:

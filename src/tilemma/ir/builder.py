@@ -401,19 +401,25 @@ class Builder(ElementWork):
         return target
 
     def load(
-        self, fragment: FragmentValue | str, src: Tile, swizzle: int | None = None, dtype: DType | None = None
+        self,
+        fragment: FragmentValue | str,
+        src: Tile,
+        swizzle: int | None = None,
+        dtype: DType | None = None,
+        order: str | None = None,
     ) -> FragmentValue:
-        """Load an operand tile, as ``dtype``, declaring the fragment where a name is given."""
+        """Load an operand tile, as ``dtype``, declaring the fragment where a name is given; prepacked metadata in
+        ``order``."""
         settled = self.settle(src)
         target = self.fragment(fragment) if isinstance(fragment, str) else fragment
         if self.is_vector(target):
-            if dtype is not None:
+            if dtype is not None or order is not None:
                 raise WrongValue(
                     self.span,
                     what="`mma.load` of a vector",
-                    got=f"the type {dtype}",
-                    wanted="no type: the elements become those of the register vector",
-                    fix_text="leave the type out",
+                    got=f"the type {dtype}" if dtype is not None else f"the order `{order}`",
+                    wanted="no type or order: the elements become those of the register vector",
+                    fix_text="leave it out",
                 )
             self.load_vector(target, settled.view)
             return target
@@ -427,9 +433,10 @@ class Builder(ElementWork):
                 fix_text="leave the type out: the elements become those of the tile",
             )
         dtype = dtype or declared
-        op = t.Load(target.ref, settled.view, swizzle, dtype if dtype != settled.view.dtype else None)
+        kind = dtype if dtype != settled.view.dtype else None
+        op = t.Load(target.ref, settled.view, swizzle, kind, order=order)
         self.emit(op)
-        self._learn(target.name, Known(settled.view.static_shape, op.element))
+        self._learn(target.name, Known(None if order else settled.view.static_shape, op.element))
         return target
 
     def mma(

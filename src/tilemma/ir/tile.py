@@ -300,7 +300,8 @@ class Fill(Op):
 @record
 class Load(Op):
     """Snapshot of ``src`` as an operand tile (or as an accumulator, when a store or `Mma` uses it as one).
-    ``dtype``, ``packed_dtype``: of the tile, and of elements packed in bytes, if not that of ``src``."""
+    ``dtype``, ``packed_dtype``: of the tile, and of elements packed in bytes, if not that of ``src``.  ``order``:
+    that of prepacked metadata (`arithmetic.sparsity.ORDERS`)."""
 
     syntax: ClassVar[str] = "load $fragment, $src"
     execution: ClassVar[Execution] = Execution.COLLECTIVE
@@ -309,6 +310,7 @@ class Load(Op):
     swizzle: int | None = None
     dtype: DType | None = None
     packed_dtype: DType | None = None
+    order: str | None = None
     plan: LoadPlan | None = None  # decided
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from tilemma.arithmetic.sparsity import ORDERS
 from tilemma.dtypes import DType
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
@@ -263,10 +264,17 @@ class MmaNamespace(Namespace):
         return Fragment(made)
 
     def load(
-        self, src: Any, into: Any = None, *, swizzle: int | None = None, dtype: str | DType | None = None
+        self,
+        src: Any,
+        into: Any = None,
+        *,
+        swizzle: int | None = None,
+        dtype: str | DType | None = None,
+        order: str | None = None,
     ) -> Fragment:
         """A snapshot of ``src`` as a register tile (``into`` one that is declared): an operand, or an accumulator
-        where it is used as one.  ``dtype``: the elements are converted to this type."""
+        where it is used as one.  ``dtype``: the elements are converted to this type.  ``order``: that of
+        prepacked metadata, "prepack", "prepack_v2" or "prepack_v2_fp8"."""
         b = builder("mma.load")
         kind = None if dtype is None else element_type(dtype, b.span)
         name: FragmentValue | str = (spans.bound_names() or ("operand",))[0]
@@ -275,7 +283,15 @@ class MmaNamespace(Namespace):
             raise scalars.refused("register tile", "mma.load(into=)", scalars.article(into), fix)
         if into is not None:
             name = fragment_of(into, "mma.load(into=)")
-        return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle), kind))
+        if order is not None and (not isinstance(order, str) or order not in ORDERS):
+            raise WrongValue(
+                b.span,
+                what="`mma.load(order=)`",
+                got=repr(order) if isinstance(order, str) else scalars.article(order),
+                wanted=f"an order of prepacked metadata: {', '.join(map(repr, ORDERS))}",
+                fix_text="name one of these, or leave it out for metadata as `tm.sparse.compress` makes it",
+            )
+        return Fragment(b.load(name, tile_of(src, "mma.load"), swizzle_of(swizzle), kind, order))
 
     def store(
         self, fragment: Any, dst: Any, *, transp: bool = False, rows: Any = None, columns: Any = None

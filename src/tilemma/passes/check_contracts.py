@@ -22,6 +22,7 @@ from tilemma.passes.check_apply import check_visited
 from tilemma.passes.check_extents import launch_checks
 from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
+from tilemma.passes.prepacked import check_prepacked, loaded_shape
 from tilemma.passes.scope import Site, names, sites
 from tilemma.records import record
 
@@ -131,6 +132,7 @@ class CheckContracts:
         StoreShape, CopyTypes, CopyExtents, ApplyOtherTile or ViewOutside."""
         fragments = Fragments(kernel.body)
         shapes = _operand_shapes(fragments)
+        check_prepacked(fragments)
         for m in fragments.multiplies:
             _contract(m, fragments, shapes)
         declared = {n: d.shape for n, d in fragments.declared.items() if d.shape is not None}
@@ -206,7 +208,7 @@ def _operand_shapes(fragments: Fragments) -> dict[str, tuple[int, int]]:
     }
     for name, loads in fragments.loads.items():
         for load in loads:
-            shape = _tile(load.src)
+            shape = loaded_shape(load)
             if shape is None:
                 text = shape_text(load.src.shape)
                 raise OperandShape(load.span, which=f"`{name}`", contract="load", shape=text)

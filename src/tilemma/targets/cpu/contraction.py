@@ -136,6 +136,8 @@ def load_(c: Compiler, op: Load, scope: Scope) -> Step:
             registers.write(index, f[INSTANCE].threads, Tile(target, rounded(narrow, op.stored, target)))
             return
         values = np.array(load(access.read(f), source))
+        if op.order is not None:
+            values = sparsity.unprepacked(values, op.order)
         registers.write(index, f[INSTANCE].threads, Tile(target, rounded(values, source, target)))
 
     return Step(run)

@@ -55,7 +55,7 @@ def lower_load(lo: Lowering, op: tile.Load) -> None:
     found = lo.fragments[key(lo, op.fragment)]
     assert isinstance(found, RegisterTile)
     if how.method == "metadata":
-        load_metadata(lo, found, op.src)
+        load_metadata(lo, found, op.src, op.order)
         return
     transposed = is_transposed(lo, op.fragment.name)
     lo.e.comment(f"load {op.fragment.name} <= {op.src.base.space} {op.src.base.name}, {how.method}")

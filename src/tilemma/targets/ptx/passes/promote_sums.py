@@ -238,7 +238,8 @@ class _Sums:
 def operand_shape(fragments: Fragments, x: t.Operand) -> tuple[int, int]:
     """The extents of an operand as it is stored."""
     view = fragments.view(x)
-    if view is not None:
+    prepacked = isinstance(x, t.FragmentRef) and any(load.order for load in fragments.loads.get(x.name, ()))
+    if view is not None and not prepacked:
         shape = view.static_shape
     else:
         assert isinstance(x, t.FragmentRef)

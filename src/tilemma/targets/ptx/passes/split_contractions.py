@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilemma.arithmetic.sparsity import ORDERS
 from tilemma.ir.checks import SCALE_BLOCK, checked_scale
 from tilemma.ir.expr import const
 from tilemma.ir.refusals import NotBuiltYet
@@ -122,6 +123,8 @@ class _Splits:
                 )
             case Load(fragment=f, src=src) if f.name in self.axes:
                 axis, part = self.axes[f.name]
+                if op.order is not None and ORDERS[op.order].in_blocks:
+                    part *= 16
                 views = _cut(src, axis, part)
                 return tuple(replace(op, fragment=_ref(f, q), src=v) for q, v in enumerate(views))
             case Mma() if id(op) in self.multiplies:
