@@ -5,6 +5,7 @@ Of the families of cases in `sampling.EVERY`, a run takes one of two, three, .. 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Hashable, Iterator
@@ -42,6 +43,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for position, item in enumerate(cases):
             if position not in taken:
                 item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """The cases and imported modules live as long as the run: the collector need not visit them each time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def parameters(item: pytest.Item) -> list[Hashable]:
