@@ -56,7 +56,6 @@ def imports(clock: Clock) -> None:
         import numpy  # noqa: F401
     with clock.stage("import tilemma"):
         import tilemma
-        import tilemma.kernels
 
         tilemma.kernel  # noqa: B018  (names of the package are looked up lazily)
 

@@ -73,8 +73,8 @@ def kept(
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(fingerprint, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + 3600 * 10**9))
     read: list[Any] = []
-    content = fingerprint.content_of
-    monkeypatch.setattr(fingerprint, "content_of", lambda *folder: read.append(folder) or content(*folder))
+    content = fingerprint._content
+    monkeypatch.setattr(fingerprint, "_content", lambda *folder: read.append(folder) or content(*folder))
 
     def ask() -> tuple[str, bool]:
         read.clear()

@@ -280,3 +280,27 @@ sys.exit(os.waitpid(child, 0)[1] != 0)
 
 def test_a_fork_while_another_thread_imports() -> None:
     assert subprocess.run([sys.executable, "-c", FORK_IN_IMPORT], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_young_objects_are_visited_inside_a_pause_where_collection_is_on(on: bool) -> None:
+    if not on:
+        gc.disable()
+    try:
+        with collection_paused():
+            made = [[i] for i in range(100)]
+            forking.collect_young()
+            young = {id(x) for x in gc.get_objects(generation=0)}
+            assert (id(made[0]) in young) == (not on)
+    finally:
+        gc.enable()
+
+
+def test_what_imported_modules_hold_is_old_at_once() -> None:
+    """A collection of what the first kernel leaves does not visit them again."""
+    code = (
+        "import gc, numpy, tilemma; gc.disable(); gc.collect(); gc.enable(); tilemma.kernel; "
+        "young = sum(len(gc.get_objects(generation=g)) for g in (0, 1)); "
+        "assert young < len(gc.get_objects(generation=2)) // 20, young"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

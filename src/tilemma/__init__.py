@@ -7,6 +7,7 @@ mod.matmul(a, b, c)
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,10 @@ def __getattr__(name: str) -> Any:
     module, attribute = _PUBLIC[name]
     # A child forked while another thread is inside an import could never import that module.
     with collection_paused():
+        known = len(sys.modules)
         value = importlib.import_module(module)
+        if len(sys.modules) > known + 50:
+            gc.collect(1)  # what so many modules hold stays: it becomes old at once, not by several collections
     if attribute is not None:
         value = getattr(value, attribute)
     globals()[name] = value

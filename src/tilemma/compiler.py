@@ -19,7 +19,7 @@ from tilemma.dtypes import registered_key
 from tilemma.errors import CompileError, TilemmaError, ToolError
 from tilemma.explain import Explanation, explain
 from tilemma.fingerprint import fingerprint
-from tilemma.forking import cached_property, collection_paused
+from tilemma.forking import cached_property, collect_young, collection_paused
 from tilemma.ir import tile as t
 from tilemma.ir.printer import print_kernel, print_lane
 from tilemma.ir.usage import waits_for_events
@@ -299,7 +299,10 @@ def ready(
         result = Ready(compiled.ptx, compiled.launches)
         content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
         store.put(key, json.dumps(content).encode())
-        return result if assembly is None else replace(result, cubin=assembly.result())
+        if assembly is None:
+            return result
+        collect_young()  # ptxas still runs
+        return replace(result, cubin=assembly.result())
 
 
 def _read_ready(data: bytes) -> Ready:

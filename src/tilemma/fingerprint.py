@@ -40,7 +40,8 @@ def kept_content(*folders: tuple[str, tuple[str, ...]]) -> str:
     of files that changed so recently that another change might have the same time.
     """
     now = time.time_ns()
-    paths = [path for folder in folders for path in sorted(_files(*folder))]
+    files = [sorted(_files(*folder)) for folder in folders]
+    paths = [path for inside in files for path in inside]
     states = [os.stat(path) for path in paths]
     changed = [s.st_ctime_ns for s in states]
     cache = DiskCache("content")
@@ -49,7 +50,7 @@ def kept_content(*folders: tuple[str, tuple[str, ...]]) -> str:
     is_exact = 0 not in [t % _SECOND for t in changed]
     if is_exact and (known := cache.read(key, bytes.decode)) is not None:
         return known
-    found = repr([content_of(*folder) for folder in folders])
+    found = repr([_content(folder, inside) for (folder, _), inside in zip(folders, files, strict=True)])
     if is_exact and max(changed) < now - _RECENT:
         cache.put(key, found.encode())
     return found
@@ -57,8 +58,12 @@ def kept_content(*folders: tuple[str, tuple[str, ...]]) -> str:
 
 def content_of(folder: str, without: tuple[str, ...] = ()) -> str:
     """A hash of the names and contents of the sources below ``folder``, except the entries ``without``."""
+    return _content(folder, sorted(_files(folder, without)))
+
+
+def _content(folder: str, paths: list[str]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(_files(folder, without)):
+    for path in paths:
         with open(path, "rb", buffering=0) as file:
             data = file.read()
         digest.update(f"{path.removeprefix(folder)}:{len(data)}:".encode())

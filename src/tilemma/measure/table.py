@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape
 
 from tilemma.checked import checked, function, instance, optional
 from tilemma.errors import WrongArgument, WrongArgumentType, described
