@@ -237,13 +237,13 @@ def test_the_wheel_comes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     wheel = program("site/nvidia/cu12/bin", "12.9.0")
     program("site/nvidia/cu13/bin", "13.0.0")
     newest = program("usr/bin", "13.9.0")
-    monkeypatch.setattr(toolchain, "_site_folders", lambda: [str(tmp_path / "site")])
+    monkeypatch.setattr(toolchain, "site_folders", lambda: [str(tmp_path / "site")])
     monkeypatch.setenv("PATH", str(newest))
     assert find_tool("ptxas").release == "13.0.0" and "wheel" in find_tool("ptxas").why
     monkeypatch.setenv("TILEMMA_PTXAS", str(newest / "ptxas"))
     assert find_tool("ptxas").release == "13.9.0" and "TILEMMA_PTXAS" in find_tool("ptxas").why
     monkeypatch.delenv("TILEMMA_PTXAS")
-    monkeypatch.setattr(toolchain, "_site_folders", list)
+    monkeypatch.setattr(toolchain, "site_folders", list)
     assert find_tool("ptxas").release == "13.9.0" and "PATH" in find_tool("ptxas").why
     assert wheel.exists()
 

@@ -228,11 +228,27 @@ def test_no_compiler_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: p
         (":.", "cc", None),
         ("../bin:", "cc", None),
         (str(own.parent), "./cc", None),
-        (f".:{own.parent}", "cc", str(own)),
+        (f".:{own.parent}", "cc", [str(own)]),
     ):
         monkeypatch.setenv("PATH", path)
         monkeypatch.setenv("CC", cc)
         assert library._compiler() == wanted
+
+
+def test_the_compiler_of_the_package_is_used_where_the_system_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zig = tmp_path / "ziglang" / "zig"
+    zig.parent.mkdir()
+    zig.write_text("#!/bin/sh\n")
+    monkeypatch.setattr(library, "site_folders", lambda: [str(tmp_path)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert library._compiler() is None
+    zig.chmod(0o755)
+    assert library._compiler() == [str(zig), "cc", *library._ZIG_FLAGS]
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert library._compiler() is None
 
 
 @pytest.mark.parametrize("name", ["triton_softmax_wide-softmax", "triton_matmul_f16_sm80_1-matmul"])

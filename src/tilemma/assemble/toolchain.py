@@ -86,7 +86,7 @@ def _variable(name: str) -> str:
     return f"TILEMMA_{name.upper()}"
 
 
-def _site_folders() -> list[str]:
+def site_folders() -> list[str]:
     """The folders that packages of this environment are installed in; that of tilemma itself is one.
 
     Absolute folders in PYTHONPATH, other than the working folder, count: the user has named them.
@@ -107,7 +107,7 @@ _NEWEST = "the newest under CUDA_HOME, on PATH and in /usr/local/cuda"
 
 def _folders() -> Iterator[tuple[str, str]]:
     """Every folder searched, with the reason for which a program there would be chosen."""
-    for root in _site_folders():
+    for root in site_folders():
         with contextlib.suppress(OSError):
             # nvidia/cu13/bin (CUDA 13), nvidia/cuda_nvcc/bin (CUDA 12)
             for wheel in sorted(os.listdir(os.path.join(root, "nvidia"))):

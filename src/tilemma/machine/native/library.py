@@ -1,8 +1,9 @@
 """The machine's inner loops in C, compiled by the system's C compiler when they are worth it, and kept on disk.
 
-They do what the NumPy code does, bit for bit and check by check, and hand over to it whatever is unusual.  Without
-a C compiler, or with ``TILEMMA_NATIVE=0``, the NumPy code runs alone.  A library on disk is used at once;
-compilation, which takes seconds, waits until the process has executed ``_WORTH`` warp instructions.
+They do what the NumPy code does, bit for bit and check by check, and hand over to it whatever is unusual.  Where the
+system has no C compiler, that of the package ``ziglang`` (``pip install tilemma[fast]``) compiles them.  Without
+either, or with ``TILEMMA_NATIVE=0``, the NumPy code runs alone.  A library on disk is used at once; compilation,
+which takes seconds, waits until the process has executed ``_WORTH`` warp instructions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.assemble.cache import DiskCache
+from tilemma.assemble.toolchain import site_folders
 from tilemma.machine.native.blocks import address_of
 
 _SOURCES = ("lanes.c", "shadow.c", "clocks.c", "grid.c", "sums.c", "products.c")
@@ -26,17 +28,21 @@ _HEADER = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
 /* Loops that vectors of the processor at hand make faster. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDEST __attribute__((target_clones("arch=skylake-avx512", "avx2", "default"), optimize("O3")))
+#if defined(__x86_64__) && defined(__clang__)
+#define WIDEST __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#elif defined(__x86_64__) && defined(__GNUC__)
+#define WIDEST __attribute__((target_clones("arch=x86-64-v4", "avx2", "default"), optimize("O3")))
 #else
 #define WIDEST
 #endif
 """
 # No flag may change a result: no fused multiply-add where the program has none, integers that wrap.
 _FLAGS = ("-O2", "-shared", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w")
+# Clang as `ziglang` has it: for any processor, without its checks of undefined behaviour.
+_ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
 _WORTH = 100_000
 # Seconds that the compiler may take.
-_LIMIT = 60
+_LIMIT = 120
 
 
 class _State:
@@ -84,9 +90,12 @@ def compile_now() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "native.c", Path(folder) / "native.so"
         source.write_text(_text(), encoding="utf-8")
-        command = [compiler, *_FLAGS, "-o", str(target), str(source), "-lm"]
+        command = [*compiler, *_FLAGS, "-o", str(target), str(source), "-lm"]
+        caches = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
         try:
-            done = subprocess.run(command, capture_output=True, timeout=_LIMIT, check=False)
+            done = subprocess.run(
+                command, capture_output=True, timeout=_LIMIT, check=False, env={**os.environ, **caches}
+            )
             data = target.read_bytes() if done.returncode == 0 else None
         except (OSError, subprocess.SubprocessError):
             return
@@ -95,13 +104,19 @@ def compile_now() -> None:
         _load(data)
 
 
-def _compiler() -> str | None:
-    """``CC``, or cc, in the absolute folders of PATH: nothing in the working folder is run."""
+def _compiler() -> list[str] | None:
+    """The command of ``CC``, or cc, in the absolute folders of PATH: nothing in the working folder is run; else of
+    the package ``ziglang``."""
     name = os.environ.get("CC", "cc")
-    if os.path.dirname(name) and not os.path.isabs(name):
+    if not os.path.dirname(name) or os.path.isabs(name):
+        folders = [f for f in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(f)]
+        found = shutil.which(name, path=os.pathsep.join(folders))
+        if found is not None:
+            return [found]
+    if "CC" in os.environ:
         return None
-    folders = [f for f in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(f)]
-    return shutil.which(name, path=os.pathsep.join(folders))
+    zigs = (os.path.join(folder, "ziglang", "zig") for folder in site_folders())
+    return next(([zig, "cc", *_ZIG_FLAGS] for zig in zigs if os.access(zig, os.X_OK)), None)
 
 
 def lanes() -> Any:

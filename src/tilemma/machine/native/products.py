@@ -67,7 +67,7 @@ def tile_product(kind: Any, types: Any, places: Any, **options: Any) -> TileProd
     n = places[2].shape[-1]
     if rule is None or not {ta, tb} <= _TYPES.keys() or not {tc, td} <= {"f16", "f32"}:
         return None
-    if m * depth > _MOST_A or depth * n > _MOST_B or n > _MOST_N or m > 64:
+    if m * depth > _MOST_A or depth * n > _MOST_B or n > _MOST_N or n % 8 or m > 64:
         return None
     return TileProduct(kind, types, places, rule, **options)
 

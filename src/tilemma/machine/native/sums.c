@@ -21,76 +21,66 @@ static inline int exponent_of(double x, int lowest) {
   return biased ? e : ZERO;
 }
 
+/* Eight columns at once.  Macros, since a function that takes vectors depends on those that the processor has. */
+typedef double Doubles __attribute__((vector_size(64), aligned(8)));
+typedef int64_t Longs __attribute__((vector_size(64), aligned(8)));
+typedef int32_t Ints __attribute__((vector_size(32), aligned(4)));
+enum { COLUMNS = 8 };
+
+#define LARGER(X, Y) ({ Ints x_ = X, y_ = Y, more_ = x_ > y_; (x_ & more_) | (y_ & ~more_); })
+#define BIASED(X) __builtin_convertvector((Longs)(X) >> 52 & 0x7ff, Ints)
+#define POWERS(EXPONENTS) (Doubles)(__builtin_convertvector((EXPONENTS) + 1023, Longs) << 52)
+#define TRUNCATED(X) __builtin_convertvector(__builtin_convertvector(X, Ints), Doubles)
+#define CHOSEN(WHICH, X, Y) ({ Longs w_ = WHICH; (Doubles)(((Longs)(X) & w_) | ((Longs)(Y) & ~w_)); })
+#define WITH_INFINITIES(X, LARGEST) ({                                                                            \
+  Doubles y_ = X, infinite_ = (Doubles){} + HUGE_VAL;                                                             \
+  CHOSEN(y_ > LARGEST, infinite_, CHOSEN(y_ < -LARGEST, -infinite_, y_)); })
+
 /* The nearest f16, ties to even. */
-static double nearest_half(double x) {
-  int biased = (int)(word_of(x) >> 52 & 0x7ff), e = biased - 1023 > -14 ? biased - 1023 : -14;
-  if (biased == 0x7ff) return x;
-  if (e > 15) return x > 0 ? HUGE_VAL : -HUGE_VAL;
-  double shifted = x * power(10 - e), magic = 6755399441055744.0;
-  volatile double moved = shifted + magic;
-  double y = (moved - magic) * power(e - 10) + 0.0;
-  return y > 65504.0 ? HUGE_VAL : y < -65504.0 ? -HUGE_VAL : y;
-}
+#define NEAREST_HALF(X) ({                                                                                        \
+  Doubles held_ = X;                                                                                              \
+  Ints biased_ = BIASED(held_), e_ = LARGER(biased_ - 1023, (Ints){} - 14);                                       \
+  Doubles rounded_ = held_ * POWERS(10 - e_) + 6755399441055744.0 - 6755399441055744.0;                           \
+  rounded_ = rounded_ * POWERS(e_ - 10) + 0.0;                                                                    \
+  CHOSEN(__builtin_convertvector(biased_ == 0x7ff, Longs), held_, WITH_INFINITIES(rounded_, 65504.0)); })
 
-static double cut_to(double x, int kept, int lowest, double largest) {
-  int unit = exponent_of(x, lowest);
-  if (unit == ZERO) unit = lowest;
-  unit -= kept;
-  double y = (double)(int32_t)(x * power(-unit)) * power(unit) + 0.0;
-  return y > largest ? HUGE_VAL : y < -largest ? -HUGE_VAL : y;
-}
+#define CUT_TO(X, KEPT, LOWEST, LARGEST) ({                                                                       \
+  Doubles held_ = X;                                                                                              \
+  Ints unit_ = LARGER(BIASED(held_) - 1023, (Ints){} + LOWEST) - KEPT;                                            \
+  WITH_INFINITIES(TRUNCATED(held_ * POWERS(-unit_)) * POWERS(unit_) + 0.0, LARGEST); })
 
-/* One step for a row of a: products of `count` columns `order[...]` of a with rows of b, added to total[n].  `n` is a
- * constant where it is small, for the compiler. */
-static inline __attribute__((always_inline)) void step_of_n(
-    const Product *p, const double *restrict a, const int *restrict at_a, const double *restrict b,
-    const int *restrict at_b, const int64_t *restrict rows, const int32_t *restrict order, int count,
-    double *restrict total, double biggest, int n, int finite) {
-  int fraction = (int)p->fraction;
-  int largest[n];
-  double scale[n], sum[n], plain[n];
-  for (int j = 0; j < n; j++) {
-    largest[j] = exponent_of(total[j], (int)p->lowest_d);
-    finite &= total[j] - total[j] == 0;
-  }
-  for (int t = 0; t < count; t++) {
-    int x = at_a[order[t]];
-    const int *y = at_b + rows[order[t]] * n;
-    for (int j = 0; j < n; j++) { int e = x + y[j]; largest[j] = e > largest[j] ? e : largest[j]; }
-  }
-  for (int j = 0; j < n; j++) {
-    int e = largest[j] > ZERO ? largest[j] : ZERO;
-    e = e < 600 ? e : 600;
-    largest[j] = e;
-    scale[j] = double_of((int64_t)(fraction - e + 1023) << 52);
-    sum[j] = (double)(int32_t)(total[j] * scale[j]);
-  }
-  for (int t = 0; t < count; t++) {
-    double x = a[order[t]];
-    const double *y = b + rows[order[t]] * n;
-    for (int j = 0; j < n; j++) sum[j] += (double)(int32_t)(x * y[j] * scale[j]);
-  }
-  if (!finite) {
-    for (int j = 0; j < n; j++) plain[j] = total[j];
-    for (int t = 0; t < count; t++)
-      for (int j = 0; j < n; j++) plain[j] += a[order[t]] * b[rows[order[t]] * n + j];
-  }
-  for (int j = 0; j < n; j++) {
-    double exact = sum[j] * double_of((int64_t)(largest[j] - fraction + 1023) << 52);
-    if (!finite && !(plain[j] - plain[j] == 0)) total[j] = plain[j];
-    else if (p->kept < 0) total[j] = nearest_half(exact);
-    else total[j] = cut_to(exact, (int)p->kept, (int)p->lowest_d, biggest);
-  }
-}
-
+/* One step for a row of a: products of `count` columns `order[...]` of a with rows of b are added to total[n]. */
 WIDEST void sum_step(const Product *p, const double *a, const int *at_a, const double *b, const int *at_b,
                      const int64_t *rows, const int32_t *order, int count, double *total, double biggest, int finite) {
-  if (p->n == 8 && count == 16)
-    step_of_n(p, a, at_a, b, at_b, rows, order, 16, total, biggest, 8, finite);
-  else if (p->n == 8)
-    step_of_n(p, a, at_a, b, at_b, rows, order, count, total, biggest, 8, finite);
-  else
-    step_of_n(p, a, at_a, b, at_b, rows, order, count, total, biggest, (int)p->n, finite);
+  int fraction = (int)p->fraction, lowest = (int)p->lowest_d;
+  for (int64_t j = 0; j < p->n; j += COLUMNS) {
+    Doubles held = *(Doubles *)(total + j), left = held - held, plain = held;
+    Ints biased = BIASED(held), there = biased != 0;
+    Ints largest = (LARGER(biased - 1023, (Ints){} + lowest) & there) | ((Ints){} + ZERO & ~there);
+    for (int t = 0; t < count; t++)
+      largest = LARGER(largest, *(Ints *)(at_b + rows[order[t]] * p->n + j) + at_a[order[t]]);
+    largest = LARGER(largest, (Ints){} + ZERO);
+    largest = -LARGER(-largest, (Ints){} - 600);
+    Doubles scale = POWERS(fraction - largest), sum = TRUNCATED(held * scale);
+    for (int t = 0; t < count; t++)
+      sum += TRUNCATED(*(Doubles *)(b + rows[order[t]] * p->n + j) * a[order[t]] * scale);
+    sum *= POWERS(largest - fraction);
+    sum = p->kept < 0 ? NEAREST_HALF(sum) : CUT_TO(sum, (int)p->kept, lowest, biggest);
+    int usual = finite;
+    for (int i = 0; i < COLUMNS; i++) usual &= left[i] == 0;
+    if (!usual) {
+      for (int t = 0; t < count; t++) plain += a[order[t]] * *(Doubles *)(b + rows[order[t]] * p->n + j);
+      sum = CHOSEN(plain - plain == 0, sum, plain);
+    }
+    *(Doubles *)(total + j) = sum;
+  }
+}
+
+/* Sums apart from what was held are added to that, and rounded. */
+WIDEST void add_apart(const Product *p, const double *apart, double *held) {
+  for (int64_t j = 0; j < p->n && p->half; j += COLUMNS)
+    *(Doubles *)(held + j) = NEAREST_HALF(*(Doubles *)(apart + j) + *(Doubles *)(held + j));
+  for (int64_t j = 0; j < p->n && !p->half; j++) held[j] = (double)(float)(apart[j] + held[j]);
 }
 
 /* `scratch` has room for depth + height * n integers. */
@@ -122,11 +112,7 @@ void sum_products(const Product *p, const double *a, const double *b, double *c,
         int count = (int)(p->depth - first < p->terms ? p->depth - first : p->terms);
         sum_step(p, left, at_a, right, at_b, rows, order + first, count, total, biggest, all);
       }
-      if (p->apart)
-        for (int64_t j = 0; j < p->n; j++) {
-          double x = total[j] + held[j];
-          held[j] = p->half ? nearest_half(x) : (double)(float)x;
-        }
+      if (p->apart) add_apart(p, total, held);
     }
   }
 }
