@@ -153,7 +153,9 @@ def _compiled(
     """Whether the compiled library has put the result into ``held``, as `product` computes it otherwise."""
     native = library.loaded()
     (m, depth), (height, n), batch = x.shape[-2:], y.shape[-2:], held.shape[:-2]
-    if native is None or n > _MOST_N or n % 8 or depth > _MOST_DEPTH or not held.flags.c_contiguous or not held.size:
+    if native is None or n > _MOST_N or n % 8 or depth > _MOST_DEPTH:
+        return False
+    if not held.flags.c_contiguous or not held.size:
         return False
     x, y = (
         np.ascontiguousarray(v if v.shape[:-2] == batch else np.broadcast_to(v, (*batch, *v.shape[-2:])))

@@ -1,7 +1,7 @@
 """The machine's inner loops in C, compiled by the system's C compiler when they are worth it, and kept on disk.
 
-They do what the NumPy code does, bit for bit and check by check, and hand over to it whatever is unusual.  Where the
-system has no C compiler, that of the package ``ziglang`` (``pip install tilemma[fast]``) compiles them.  Without
+They do what the NumPy code does, bit for bit and check by check, and hand over to it whatever is unusual.  Where
+the system has no C compiler, that of the package ``ziglang`` (``pip install tilemma[fast]``) compiles them.  Without
 either, or with ``TILEMMA_NATIVE=0``, the NumPy code runs alone.  A library on disk is used at once; compilation,
 which takes seconds, waits until the process has executed ``_WORTH`` warp instructions.
 """
