@@ -32,6 +32,11 @@ class Agent:
         """The objects of the program that it works on, for a timeline."""
         return ""
 
+    @property
+    def entry(self) -> tuple[int, int, int]:
+        """What the native library gets of it: its copy, warp and group, where it completes it."""
+        return 0, 0, 0
+
     def before(self) -> Sequence[Agent]:
         """Agents that must complete before this one."""
         return ()

@@ -86,6 +86,8 @@ class Batch:
 
     run: Callable[[Any], None]
     count: int
+    # The products as the native library computes them.
+    product: Any = None
 
 
 @dataclass
@@ -372,5 +374,5 @@ def matrix_batches(program: Program) -> dict[int, Batch]:
             at += 1
         if at - start > 1:
             run = multiply.together([s.run.multiply for s in steps[start:at]])  # type: ignore[attr-defined]
-            found[start] = Batch(run, at - start)
+            found[start] = Batch(run, at - start, getattr(run, "product", None))
     return found

@@ -128,8 +128,11 @@ class Machine(Choices):
         self._leaders: dict[int, int] = {}
         # Warps that a missed phase does not hold up, with the deadlock that it is by the ISA's text.
         self.followers: dict[Warp, HazardError] = {}
-        # The number of provenance checks of each matrix instruction.
+        # The number of provenance checks of each matrix instruction, and the steps that need no more of them.
         self.looks: dict[int, int] = {}
+        self.looked = bytearray(len(program.steps) + 1)
+        # Whether the native library has to be told what is in flight.
+        self.stale = True
 
     # -- reports
     def report(self, hazard: HazardError, *, fatal: bool = False) -> None:
@@ -304,6 +307,7 @@ class Machine(Choices):
                 self.complete(earlier)
         if agent in self.pending:
             self.pending.remove(agent)
+            self.stale = True
             if self.trace is not None:
                 where, line = agent.ctas()[0].index, agent.instruction.line
                 self.note_time(agent.kind, where, agent.actor, agent.issued, self.steps, line, agent.about)
@@ -317,6 +321,7 @@ class Machine(Choices):
         """An asynchronous operation starts."""
         agent.issued = self.steps
         self.pending.append(agent)
+        self.stale = True
 
     def suspend(self, frame: Frame, why: Any, on: int | str = "") -> None:
         """The frame waits until ``wake``; ``on``: an mbarrier's address, or a name, for the timeline."""

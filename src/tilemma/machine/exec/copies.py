@@ -18,7 +18,7 @@ from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers
 from tilemma.machine.memory import SHIFT
-from tilemma.machine.native import blocks
+from tilemma.machine.native import blocks, records
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.patterns import GlobalPatterns, SharedPatterns
 from tilemma.machine.state import LANES, Frame, Warp
@@ -36,12 +36,43 @@ class Copies:
         # While all lanes have the same groups, one list is the list of each.
         self.groups: list[list[int]] = [[]] * 32
         self.content: dict[int, list[CopyAgent]] = {}
+        # What the native library knows of them.
+        self.record = records.GroupsRecord(plain=1)
+
+    def tell(self, w: Warp) -> None:
+        """Tell the native library what has changed."""
+        if not w.native:
+            return
+        record, groups, events = self.record, self.groups[0], [agent.event for agent in self.open]
+        if groups is not self.groups[1] or len(events) > record.MOST:
+            record.plain = 0
+        else:
+            record.number, record.waited = self.number, groups[0] - 1 if groups else self.number
+            record.opened = len(events)
+            record.open[: len(events)] = events
+        w.cta.machine.stale = True
+
+    def has_committed(self) -> None:
+        """The native library has put the open copies of all lanes into a new group."""
+        self.number += 1
+        for agent in self.open:
+            agent.numbered, agent.group = True, self.number
+        self.content[self.number], self.open = self.open, []
+        self.groups[0].append(self.number)
+
+    def has_awaited(self, last: int) -> None:
+        """The native library has awaited the groups of all lanes up to ``last``."""
+        groups = self.groups[0]
+        while groups and groups[0] <= last:
+            for agent in self.content.pop(groups.pop(0)):
+                agent.waited = True
 
 
 def copies_of(w: Warp) -> Copies:
     if w.copies is None:
         w.copies = Copies(w)
         w.record.copies = w.copies.column
+        w.record.groups = records.address(w.copies.record)
     found: Copies = w.copies
     return found
 
@@ -61,6 +92,8 @@ class CopyAgent(Agent):
         # The copy as the native library has issued it.
         self.native: Any = None
         self.numbered = False
+        # The group that it is in.
+        self.group = 0
 
     @property
     def actor(self) -> str:
@@ -69,6 +102,10 @@ class CopyAgent(Agent):
     @property
     def about(self) -> str:
         return "" if self.to is None else self.warp.cta.machine.names.buffer(int(self.to[0]))
+
+    @property
+    def entry(self) -> tuple[int, int, int]:
+        return 0 if self.native is None else self.native[1], self.warp.native, self.group
 
     def complete(self) -> None:
         """Copy the bytes, with zeros beyond each source's size."""
@@ -145,6 +182,7 @@ def cp_async(d: Decoder) -> None:
                 agent.event, agent.native = event + int(lanes[0]), copy
                 copies_of(w).open.append(agent)
                 w.cta.machine.issue(agent)
+                copies_of(w).tell(w)
                 return
         reads, sizes = lanes, None
         if size is not None:
@@ -194,6 +232,7 @@ def cp_async(d: Decoder) -> None:
         agent.event = event + int(lanes[0])
         copies.open.append(agent)
         machine.issue(agent)
+        copies.tell(w)
 
     d.visible(run)
 
@@ -259,11 +298,13 @@ def _order_source(w: Warp, ins: Instruction, allocation: Any, lanes: Any, offset
 def commit(d: Decoder) -> None:
     d.needs(80)
     d.only("async", "commit_group")
+    d.plain = PlainAccess("COMMIT", AccessBlock(*block([])))
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
         copies = copies_of(w)
         _commit(w, copies, f.lanes if m is None else np.flatnonzero(m))
+        copies.tell(w)
 
     d.visible(run)
 
@@ -294,6 +335,8 @@ def _close(w: Warp, copies: Copies, lanes: Any, number: int) -> None:
         mine = [a for a in copies.open if np.isin(a.lanes, lanes).all()]
         copies.open = [a for a in copies.open if a not in mine]
     copies.content[number] = mine
+    for agent in mine:
+        agent.group = number
     _number(w, mine, number)
 
 
@@ -314,6 +357,7 @@ def wait(d: Decoder) -> None:
     d.only("async", "wait_group", "wait_all")
     everything = "wait_all" in d.mods
     keep = 0 if everything else d.immediate(d.operands[0])
+    d.plain = PlainAccess("AWAIT", AccessBlock(*block([])), keep=-1 if everything else keep)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -335,6 +379,7 @@ def wait(d: Decoder) -> None:
                 agent.waited = True
                 machine.complete(agent)
         w.cta.cluster.clocks.learn(w.first + lanes, copies.column + lanes, clocks, fenced=False)
+        copies.tell(w)
 
     d.visible(run)
 
@@ -370,6 +415,8 @@ def copy_arrive(d: Decoder) -> None:
         lanes = f.lanes if m is None else np.flatnonzero(m)
         copies.number += 1
         number = copies.number
+        # Its number is that of no group.
+        copies.record.plain = 0
         # All copies of these lanes so far, in groups or not.
         earlier = [*(a for group in copies.content.values() for a in group), *copies.open]
         mine = earlier if len(lanes) == 32 else [a for a in earlier if np.isin(a.lanes, lanes).any()]

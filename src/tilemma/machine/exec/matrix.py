@@ -276,8 +276,10 @@ def store_elements(w: Any, cls: str, name: str, index: Any, values: Any) -> None
 class Multiply:
     """One mma.sync on dense tiles; ``form`` is equal for those that may be multiplied together."""
 
-    def __init__(self, ins: Any, form: Any, a: Fragment, b: Fragment, c: Fragment, out: Fragment) -> None:
-        self.ins, self.form, self.a, self.b, self.c, self.out = ins, form, a, b, c, out
+    def __init__(
+        self, ins: Any, step: int, form: Any, a: Fragment, b: Fragment, c: Fragment, out: Fragment
+    ) -> None:
+        self.ins, self.step, self.form, self.a, self.b, self.c, self.out = ins, step, form, a, b, c, out
         _, types, options = form
         self.options = dict(zip(("satfinite", "bitop", "rounding"), options, strict=True))
         self.bits = dtype(types[1]).bits if types[1] != "tf32" else 32
@@ -288,6 +290,8 @@ class Multiply:
         w.cta.machine.note_work(w, "mma", self.ins.line)
         if provenance.wanted(w, self.ins):
             provenance.check_mma(w, self.ins, self.a, self.b, self.bits)
+        elif w.cta.shared.origin is not None:
+            w.cta.machine.looked[self.step] = 1
 
     def compiled(self, group: list[Multiply]) -> TileProduct | None:
         """The products of ``group`` as the compiled library computes them; None where it does not."""
@@ -338,6 +342,7 @@ class Multiply:
             y = sums.multiply("mma", *tiles, ta, tb, td, **self.options)
             store_elements(w, cls_out, td, out, y)
 
+        at_once.product = compiled  # type: ignore[attr-defined]
         return at_once
 
 
@@ -347,7 +352,7 @@ def _mma(d: Decoder, shape: Any, types: Any, options: tuple[bool, Any, str]) -> 
     b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
     c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
     out = Fragment(d, d.operands[0], shape, "D", td, write=True)
-    multiply = Multiply(d.ins, (shape, types, options), a, b, c, out)
+    multiply = Multiply(d.ins, len(d.program.steps), (shape, types, options), a, b, c, out)
 
     def run(f: Frame, m: Any) -> None:
         multiply(f, m)

@@ -96,6 +96,8 @@ class PlainAccess:
     halves: Any = None
     # Makes the agent of a copy: (warp, instruction, its integers, memory and address).
     agent: Any = None
+    # Groups of cp.async that a wait leaves; -1: it waits for all copies.
+    keep: int = 0
 
 
 def warp_record(w: Warp) -> Any:
@@ -152,9 +154,10 @@ def _make_shadows(w: Warp, address: AddressRow, m: Any, kind: str) -> None:
     """Make the shadows that the access needs: those of the arrays that its lanes name."""
     row = w.v[address.view][address.row]
     memory = w.cta.machine.memory
-    for array in {
-        id(a): a for a in (memory.find(int(x) + address.offset) for x in (row if m is None else row[m]))
-    }.values():
+    named = (row if m is None else row[m]).astype(np.int64) + address.offset
+    first = memory.find(int(named.min()))
+    alone = first is not None and first is memory.find(int(named.max()))
+    for array in {id(a): a for a in ([first] if alone else map(memory.find, named.tolist()))}.values():
         if array is not None:
             if kind == "st":
                 array.shadow()

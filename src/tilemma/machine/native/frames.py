@@ -11,24 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilemma.machine import starvation
+from tilemma.machine import exit_checks, starvation
 from tilemma.machine.native import twister
 from tilemma.machine.native.blocks import COPY as COPY_SIZE
 from tilemma.machine.native.blocks import EVENTS, PlainAccess, address_of
-from tilemma.machine.native.records import GridRecord
+from tilemma.machine.native.records import GridRecord, QueueRecord
 
 if TYPE_CHECKING:
+    from tilemma.machine.native.products import TileProduct
     from tilemma.machine.program import Program, Step
     from tilemma.machine.scheduler import Machine
     from tilemma.machine.state import Frame
 
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
-    BARRIER, WARP_BARRIER,
-) = range(12)  # fmt: skip
+    BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY,
+) = range(15)  # fmt: skip
+# What the log of operations in flight says.
+_ISSUED, _COMPLETED, _COMMITTED, _AWAITED = range(4)
 # How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
 # an operation is to be completed or a wait to time out, where only starved warps are left, where none is ready.
 STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE = range(9)
+EARLY = 2
 _KINDS = {
     "SHARED_LOAD": (SHARED_LOAD, "bank-conflict"), "SHARED_STORE": (SHARED_STORE, "bank-conflict"),
     "GLOBAL_LOAD": (GLOBAL_LOAD, "uncoalesced"), "GLOBAL_STORE": (GLOBAL_STORE, "uncoalesced"),
@@ -37,7 +41,9 @@ _KINDS = {
 # `program.BRANCH`, whose module imports this one.
 _BRANCH = 2
 # As in ``grid.c``.
-_ORIGINS, _COPIES, _LOADS, _TOUCHES = 64, 16, 64, 256
+_ORIGINS, _COPIES, _LOADS, _TOUCHES = 64, 64, 64, 256
+# Operations in flight, and entries of their log, at first.
+_OPERATIONS = 256
 # Events for which there must be room, and steps of one call, at most.
 _ROOM, _LIMIT = 2, 1 << 20
 _NEVER = 1 << 62
@@ -68,6 +74,8 @@ class Table:
             elif step.barrier >= 0:
                 kind = BARRIER if step.instruction.parts[1] != "warp" else WARP_BARRIER
                 self.array[at] = kind, 0, guard, step.barrier, 0, 0, 0
+            elif (product := _product(program, at)) is not None:
+                self.array[at] = MULTIPLY, 0, guard, 0, product.block, 0, 0
             elif step.plain is not None and _untracked(step.plain, program.followed):
                 self._access(at, guard, step)
         self.kinds: list[int] = self.array[:, 0].tolist()
@@ -81,6 +89,9 @@ class Table:
         if plain.kind == "EXCHANGE":
             self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
             return
+        if plain.kind in ("COMMIT", "AWAIT"):
+            self.array[at] = COMMIT if plain.kind == "COMMIT" else AWAIT, 0, guard, plain.keep, 0, 0, 0
+            return
         kind, about = _KINDS[plain.kind]
         lanes = 0 if plain.lanes is None else address_of(plain.lanes)
         halves = 0 if plain.halves is None else address_of(plain.halves)
@@ -88,6 +99,13 @@ class Table:
         self.events[at] = EVENTS[plain.kind], about, plain.registers
         self.matrices |= kind == MATRIX_LOAD
         self.copies |= kind == COPY
+
+
+def _product(program: Program, at: int) -> TileProduct | None:
+    """The products of the mma.sync from step ``at`` on, if the library has them."""
+    batch, multiply = program.batches.get(at), getattr(program.steps[at].run, "multiply", None)
+    found: TileProduct | None = batch.product if batch is not None else getattr(multiply, "product", None)
+    return found
 
 
 def _untracked(plain: PlainAccess, followed: frozenset[int]) -> bool:
@@ -106,17 +124,19 @@ class Runner:
         covered = (ctypes.c_char * len(machine.covered)).from_buffer(machine.covered)
         self.counted = np.zeros((len(self.steps), 3), np.int64)
         self.surplus = np.zeros((len(self.steps), 3), np.int64)
-        self.loads, self.issues, self.touches = ((ctypes.c_int64 * n)() for n in (_LOADS, _COPIES, _TOUCHES))
+        self.loads, self.touches = ((ctypes.c_int64 * n)() for n in (_LOADS, _TOUCHES))
         self.entries = bytearray()
-        self.early = machine.schedule == "early"
+        self.queue = QueueRecord()
+        # The instructions whose operands need no look at their origins any more.
+        looked = (ctypes.c_char * len(machine.looked)).from_buffer(machine.looked)
         self.record = GridRecord(
             table.address, ctypes.addressof(covered), address_of(self.counted), address_of(self.surplus),
             twister.state_of(machine.random), machine.by_priority, machine.rate, machine.eagerness * 0.3,
             ("late", "random", "early").index(machine.schedule) if machine.schedule != "starve" else 1,
+            ctypes.addressof(self.queue), ctypes.addressof(looked),
         )  # fmt: skip
-        self.record.loads, self.record.issues = ctypes.addressof(self.loads), ctypes.addressof(self.issues)
-        self.record.touches = ctypes.addressof(self.touches)
-        self._kept = covered
+        self.record.loads, self.record.touches = ctypes.addressof(self.loads), ctypes.addressof(self.touches)
+        self._kept = covered, looked
         self._make_room()
         self.address = ctypes.addressof(self.record)
         self.run_frame, self.run_grid = machine.native.run_frame, machine.native.run_grid
@@ -135,13 +155,33 @@ class Runner:
         record.executed, record.progress = machine.steps, machine.progress
         record.limit = min(machine.max_steps, machine.steps + _LIMIT)
         record.loaded = record.registers = record.issued = record.touched = 0
+        if machine.stale:
+            machine.stale = False
+            self._queue()
+        self.queue.logged = 0
         return record
+
+    def _queue(self) -> None:
+        """Tell the library which operations are in flight."""
+        queue, pending = self.queue, self.machine.pending
+        if len(pending) >= queue.capacity // 2:
+            queue.capacity = max(_OPERATIONS, 4 * len(pending))
+            queue.room = 2 * queue.capacity
+            self.operations = (ctypes.c_int64 * (3 * queue.capacity))()
+            self.log = (ctypes.c_int64 * queue.room)()
+            queue.operations, queue.log = ctypes.addressof(self.operations), ctypes.addressof(self.log)
+        queue.pending = len(pending)
+        self.operations[: 3 * len(pending)] = [x for agent in pending for x in agent.entry]
 
     def _end(self, frames: Sequence[Frame]) -> None:
         record, machine = self.record, self.machine
         machine.steps, machine.progress = record.executed, record.progress
+        if record.loaded:
+            self._enter_loads(frames)
+        if self.queue.logged:
+            self._enter_operations(frames)
         if record.loaded or record.issued:
-            self._enter(frames)
+            self._make_room()
         if record.touched:
             for entry in dict.fromkeys(self.touches[: record.touched]):
                 step = self.steps[entry & 0xFFFFFFFF]
@@ -168,14 +208,16 @@ class Runner:
         while True:
             how, f = self._run_ready(skip)
             if how == COMPLETE:
-                if self.early:
-                    machine.complete(machine.pending[0])
+                machine.complete(machine.pending[record.at])
+                if record.schedule == EARLY:
                     return True
-                machine.complete(machine.random.choice(machine.pending))
                 skip = 1
                 continue
             if how == STARVED:
-                starvation.delayed(machine)
+                if record.at >= 0:
+                    machine.complete(machine.pending[record.at])
+                else:
+                    starvation.delayed(machine)
             elif f is None:
                 if machine.ready and machine.steps >= machine.max_steps:
                     # The next instruction is beyond the limit, which Python reports.
@@ -204,7 +246,7 @@ class Runner:
         form.pack_into(self.entries, 0, *[x for f in frames for x in (f.address or f.shared_address(), f.pc)])
         record.ready, record.parked, record.skip = len(machine.ready), len(machine.parked), skip
         record.until = min(machine.next_watch, machine.next_tick if machine.tick else _NEVER, record.limit)
-        record.pending, record.timeouts = len(machine.pending), bool(machine.timeouts)
+        record.timeouts = bool(machine.timeouts)
         record.starving, record.polling = bool(machine.starved), bool(machine.polling)
         record.starved_at = machine.starved_at
         how = self.run_grid(self.address)
@@ -227,22 +269,43 @@ class Runner:
         events = f.w.cta.cluster.events
         if events.record.capacity - events.record.count < _ROOM:
             events.grow()
+        # More room for operations in flight, where that is short.
+        self.machine.stale = True
 
-    def _enter(self, frames: Sequence[Frame]) -> None:
-        """Enter the origins of what ldmatrix has loaded, and the copies that have been issued."""
-        record, at = self.record, 0
-        for entry in self.loads[: record.loaded]:
+    def _enter_loads(self, frames: Sequence[Frame]) -> None:
+        """Enter the origins of what ldmatrix has loaded."""
+        at = 0
+        for entry in self.loads[: self.record.loaded]:
             known = frames[entry >> 32].w.origins
             for register in self.table.events[entry & 0xFFFFFFFF][2]:
                 known[register] = self.origins[at]
                 at += 1
-        for i, entry in enumerate(self.issues[: record.issued]):
-            w, step, copy = frames[entry >> 32].w, self.steps[entry & 0xFFFFFFFF], self.copies[i]
-            assert step.plain is not None
-            agent = step.plain.agent(w, step.instruction, copy, (copy, record.copies + i * 8 * COPY_SIZE))
-            w.copies.open.append(agent)
-            self.machine.issue(agent)
-        self._make_room()
+
+    def _enter_operations(self, frames: Sequence[Frame]) -> None:
+        """Repeat what the library has done with copies and their groups."""
+        machine, at = self.machine, 0
+        pending = machine.pending
+        for entry in self.log[: self.queue.logged]:
+            kind, value = entry & 3, entry >> 2
+            if kind == _COMPLETED:
+                agent = pending.pop(value)
+                machine.polls = 0
+                if not agent.waited:
+                    exit_checks.completed(agent)
+            elif kind == _ISSUED:
+                w, step, copy = frames[value >> 32].w, self.steps[value & 0xFFFFFFFF], self.copies[at]
+                assert step.plain is not None
+                agent = step.plain.agent(
+                    w, step.instruction, copy, (copy, self.record.copies + at * 8 * COPY_SIZE)
+                )
+                w.copies.open.append(agent)
+                agent.issued = machine.steps
+                pending.append(agent)
+                at += 1
+            elif kind == _COMMITTED:
+                frames[value].w.copies.has_committed()
+            else:
+                frames[value >> 32].w.copies.has_awaited(value & 0xFFFFFFFF)
 
     def counts(self) -> list[tuple[str, Any, tuple[int, int, int]]]:
         """Kind of note, instruction, and executions, surplus and worst, of each access that C has made; once."""

@@ -7,35 +7,38 @@
 
 enum {
   OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER,
-  WARP_BARRIER
+  WARP_BARRIER, COMMIT, AWAIT, MULTIPLY
 };
 /* How a call ends: at another step; with the budget spent; within a sequence; with tables full; at a barrier where the
  * frame now waits; where Python is to complete an operation, let a wait time out, or look itself. */
-enum { STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE };
+enum { STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE, AGAIN };
 enum { LATE, RANDOM, EARLY };
 #define RELIEF (1.0 / 256)
-enum { MOST_ORIGINS = 64, MOST_COPIES = 16, MOST_LOADS = 64, MOST_TOUCHES = 256 };
+enum { MOST_ORIGINS = 64, MOST_COPIES = 64, MOST_LOADS = 64, MOST_TOUCHES = 256 };
 
-/* `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the operations or the `Access`; `count`: of
- * operations, or the number of a barrier.  A matrix load has the lanes that give addresses and the map of
- * `matrix_load`. */
+/* `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
+ * operations, the `Access` or the `Products`; `count`: of operations, the number of a barrier, or the groups that a wait
+ * leaves.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
 typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *lanes; const int64_t *halves; } Step;
 
 /* Lanes of a warp that run together; `mask` counts where they are not all 32. */
 typedef struct { const Warp *warp; int64_t reconverge, lanes, whole, index; uint8_t mask[32]; } Frame;
 typedef struct { Frame *frame; int64_t pc; } Entry;
 
-/* See `records.py`.  `loads`, `issues` and `touches` list the frame and the step of each matrix load, copy, and access to
- * registers of wgmma. */
+/* See `records.py`.  `loads` and `touches` list the frame and the step of each matrix load and access to registers of
+ * wgmma. */
 typedef struct {
   const Step *steps; uint8_t *covered; int64_t *counted, *surplus; uint32_t *random; int64_t by_priority; double rate,
-  eagerness; int64_t schedule; Entry *entries; int64_t ready, parked, skip, limit, until, pending, timeouts, starving,
-  polling, starved_at; int64_t *origins; Copy *copies; int64_t executed, progress, chosen, pc, budget, done, loaded,
-  registers, issued, *loads, *issues, touched, *touches;
+  eagerness; int64_t schedule; Queue *queue; const uint8_t *looked; Entry *entries; int64_t ready, parked, skip, limit,
+  until, timeouts, starving, polling, starved_at; int64_t *origins; Copy *copies; int64_t executed, progress, chosen, pc,
+  budget, done, loaded, registers, issued, at, *loads, touched, *touches;
 } Grid;
 
 /* A cp.async; `sizes` as in `copy_issue`. */
 typedef struct { const Access *to, *from; int64_t sizes; } Issue;
+/* `count` mma.sync in a row. */
+typedef struct { const Multiply *operands; const Product *product; const int32_t *order; double biggest; int64_t count; }
+  Products;
 
 /* The generator of Python's `random` (Matsumoto and Nishimura, "Mersenne Twister"): an index, and 624 words. */
 static uint32_t random_word(uint32_t *r) {
@@ -150,7 +153,7 @@ static int copy_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
   const Issue *x = g->steps[pc].data;
   Events *e = w->events;
   int64_t event = e->count << 5, passes, never = 0x7fffffff;
-  if (w->copies < 0) return 0;
+  if (!w->groups) return 0;
   Copy *copy = g->copies + g->issued;
   int64_t found = copy_issue(w, x->to, x->from, x->sizes, w->floor, w->serial << 32 | event, event | 1 << 30, m, copy,
                              &passes);
@@ -163,7 +166,15 @@ static int copy_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
   copy->event = e->count << 5 | 1 << 30;
   if (w->shared->last_write < copy->event + 31) w->shared->last_write = copy->event + 31;
   event_made(w, pc, w->copies, never, w->copies, 0);
-  g->issues[g->issued++] = f->index << 32 | pc;
+  g->issued++;
+  return opened(g->queue, w, copy, f->index << 32 | pc);
+}
+
+/* Whether the products have been made: by the whole warp, where the origins of operands need no look. */
+static int multiplied(const Grid *g, const Warp *w, int64_t pc, const Products *x) {
+  for (int64_t i = 0; i < x->count && w->shared->origin; i++)
+    if (!g->looked[pc + i]) return 0;
+  multiply_registers(x->operands, x->product, x->order, x->biggest, w->registers);
   return 1;
 }
 
@@ -283,6 +294,27 @@ int64_t run_frame(Grid *g, const Frame *f) {
       if (--g->budget <= 0) return SPENT;
       continue;
     }
+    if (s->kind == MULTIPLY) {
+      const Products *x = s->data;
+      if (m || !f->whole || !multiplied(g, w, pc, x)) return STOPPED;
+      memset(g->covered + pc, 1, x->count);
+      g->executed += x->count;
+      g->pc += x->count;
+      g->budget -= x->count;
+      if (g->budget <= 0) return SPENT;
+      continue;
+    }
+    if ((s->kind == COMMIT || s->kind == AWAIT || s->kind == COPY) && !has_room(g->queue)) return FULL;
+    if (s->kind == COMMIT || s->kind == AWAIT) {
+      if (m || !f->whole || !(s->kind == COMMIT ? committed(g->queue, w, f->index)
+                                                : awaited(g->queue, w, f->index, s->count, &g->progress)))
+        return STOPPED;
+      g->covered[pc] = 1;
+      g->executed++;
+      g->pc++;
+      if (--g->budget <= 0) return SPENT;
+      continue;
+    }
     if (w->events->count + 2 > w->events->capacity || g->registers + 4 > MOST_ORIGINS || g->loaded == MOST_LOADS)
       return FULL;
     if ((s->kind == COPY && g->issued == MOST_COPIES) || (s->next && g->touched == MOST_TOUCHES)) return FULL;
@@ -325,10 +357,26 @@ static Frame *pick(Grid *g, Frame **ready, int64_t n) {
   return f;
 }
 
-/* `starvation.step` up to the choice; null where it is Python's. */
+/* Completes the operation `g->at`; 0 where Python has to. */
+static int complete_chosen(Grid *g) {
+  if (!completed(g->queue, g->at)) return 0;
+  g->progress++;
+  return 1;
+}
+
+static int complete_any(Grid *g) {
+  g->at = random_below(g->random, g->queue->pending);
+  return complete_chosen(g);
+}
+
+/* `starvation.step` up to the choice; null where it is Python's, or where something has been completed instead (AGAIN).
+ */
 static Frame *pick_not_starved(Grid *g, Frame **ready, int64_t *how) {
   int64_t n = g->ready, others = 0, lagging = 0;
-  if (!g->skip && g->pending + g->issued && random_unit(g->random) < g->eagerness) { *how = COMPLETE; return 0; }
+  if (!g->skip && g->queue->pending && random_unit(g->random) < g->eagerness && !complete_any(g)) {
+    *how = COMPLETE;
+    return 0;
+  }
   Frame *slow[n], *quick[n], *f;
   for (int64_t i = 0; i < n; i++)
     if (ready[i]->warp->starved) slow[lagging++] = ready[i]; else quick[others++] = ready[i];
@@ -336,7 +384,11 @@ static Frame *pick_not_starved(Grid *g, Frame **ready, int64_t *how) {
     f = pick(g, ready, n);
   } else {
     int relief = random_unit(g->random) < RELIEF;
-    if (!relief && !others && (g->pending + g->issued || (g->polling && g->progress != g->starved_at))) {
+    if (!relief && !others && g->queue->pending) {
+      *how = complete_any(g) ? AGAIN : STARVED;
+      return 0;
+    }
+    if (!relief && !others && g->polling && g->progress != g->starved_at) {
       *how = STARVED;
       return 0;
     }
@@ -362,13 +414,20 @@ static int64_t run_ready(Grid *g, Frame **ready, Frame **parked, int64_t *pcs) {
     Frame *f;
     int64_t how = IDLE;
     g->chosen = -1;
-    if (!g->ready || g->executed >= g->until) return IDLE;
+    g->at = -1;
+    if (!g->ready || g->executed >= g->until || !has_room(g->queue)) return IDLE;
     if (g->starving) {
       f = pick_not_starved(g, ready, &how);
+      if (how == AGAIN) { g->skip = 0; continue; }
       if (!f) return how;
     } else {
-      if (!g->skip && g->schedule != LATE && g->pending + g->issued &&
-          (g->schedule == EARLY || random_unit(g->random) < g->eagerness))
+      if (!g->skip && g->schedule == EARLY && g->queue->pending) {
+        g->at = 0;
+        if (!complete_chosen(g)) return COMPLETE;
+        continue;
+      }
+      if (!g->skip && g->schedule == RANDOM && g->queue->pending && random_unit(g->random) < g->eagerness &&
+          !complete_any(g))
         return COMPLETE;
       f = pick(g, ready, g->ready);
       g->ready--;

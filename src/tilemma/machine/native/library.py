@@ -1,9 +1,9 @@
 """The machine's inner loops in C, compiled by the system's C compiler when they are worth it, and kept on disk.
 
 They do what the NumPy code does, bit for bit and check by check, and hand over to it whatever is unusual.  Where
-the system has no C compiler, that of the package ``ziglang`` (``pip install tilemma[fast]``) compiles them.  Without
-either, or with ``TILEMMA_NATIVE=0``, the NumPy code runs alone.  A library on disk is used at once; compilation,
-which takes seconds, waits until the process has executed ``_WORTH`` warp instructions.
+the system has no C compiler, that of the package ``ziglang`` (``pip install tilemma[fast]``) compiles them.
+Without either, or with ``TILEMMA_NATIVE=0``, the NumPy code runs alone.  A library on disk is used at once;
+compilation, which takes seconds, waits until the process has executed ``_WORTH`` warp instructions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilemma.assemble.cache import DiskCache
 from tilemma.assemble.toolchain import site_folders
 from tilemma.machine.native.blocks import address_of
 
-_SOURCES = ("lanes.c", "shadow.c", "clocks.c", "grid.c", "sums.c", "products.c")
+_SOURCES = ("lanes.c", "shadow.c", "clocks.c", "sums.c", "products.c", "copies.c", "grid.c")
 _HEADER = """#include <math.h>
 #include <stdint.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from functools import cache
 from typing import Any
 
@@ -47,8 +48,10 @@ class TileProduct:
         record, address = block([*operands, count, turned, *negative])
         names = (dtype(t).name for t in (ta, tb, td))
         shape, order, largest = sums._shape(1, m, n, depth, height, rule, *names)
-        self._kept = kept, record, shape, order
         self.arguments = address, shape.ctypes.data, order.ctypes.data, largest
+        # The same for `grid.c`, which has the number of products too.
+        whole, self.block = block([*self.arguments[:3], struct.unpack("q", struct.pack("d", largest))[0], count])
+        self._kept = kept, record, shape, order, whole
 
     def registers(self, native: Any, registers: int) -> None:
         """All operands are in the registers of a warp; ``registers``: its table of register files."""

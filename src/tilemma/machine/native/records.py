@@ -30,7 +30,7 @@ SharedRecord = _record(
 WarpRecord = _record(
     "WarpRecord",
     "registers first clocks events shared reader memory serial cta floor known_clock known_column copies fences"
-    " in_flight starved priority",
+    " in_flight starved priority groups",
     floats=("priority",),
 )
 # `partial`: barriers at which some warps have arrived in Python; the rest is used within one call.
@@ -40,13 +40,23 @@ FrameRecord = _record("FrameRecord", "warp reconverge lanes whole index mask0 ma
 GridRecord = _record(
     "GridRecord",
     # The same in all calls.
-    "steps covered counted surplus random by_priority rate eagerness schedule"
+    "steps covered counted surplus random by_priority rate eagerness schedule queue looked"
     # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier.
-    " entries ready parked skip limit until pending timeouts starving polling starved_at origins copies"
-    # Changed by a call.
-    " executed progress chosen pc budget done loaded registers issued loads issues touched touches",
+    " entries ready parked skip limit until timeouts starving polling starved_at origins copies"
+    # Changed by a call.  `at`: the operation in flight that Python is to complete, or -1.
+    " executed progress chosen pc budget done loaded registers issued at loads touched touches",
     floats=("rate", "eagerness"),
 )
+# Operations in flight: for each a copy (or 0), its warp and its group; what a call has done with them.
+QueueRecord = _record("QueueRecord", "operations pending capacity log logged room")
+
+
+class GroupsRecord(ctypes.Structure):
+    """The groups of cp.async of a warp; `open` are the events of its open copies."""
+
+    MOST = 64
+    _fields_ = (*((name, _NUMBER) for name in ("plain", "number", "waited", "opened")), ("open", _NUMBER * MOST))
+    __slots__ = ()
 
 
 def address(record: Any) -> int:

@@ -1,0 +1,77 @@
+/* Operations in flight, and the groups of cp.async: what `Machine.complete` and `exec/copies.py` do with them.
+ *
+ * `Queue` has the operations of `Machine.pending` in its order; those of the async proxy, which Python completes, have no
+ * copy.  Python repeats on its side what the log says.
+ */
+
+enum { ISSUED, COMPLETED, COMMITTED, AWAITED };
+enum { MOST_OPEN = 64 };
+
+/* `group`: that of the copy, 0 where it is not committed. */
+typedef struct { const Copy *copy; const Warp *warp; int64_t group; } Operation;
+typedef struct { Operation *operations; int64_t pending, capacity, *log, logged, room; } Queue;
+/* The copies of a warp: `number` groups, those up to `waited` awaited; the events of the open copies.  Not `plain` where
+ * its lanes have groups of their own. */
+typedef struct Groups { int64_t plain, number, waited, opened, open[MOST_OPEN]; } Groups;
+
+static void entered(Queue *q, int kind, int64_t value) { q->log[q->logged++] = value << 2 | kind; }
+
+/* Whether there is room for one more operation, and for the entries of all that may follow from it. */
+static int has_room(const Queue *q) { return q->pending < q->capacity && q->logged + q->pending + 4 < q->room; }
+
+static int completed(Queue *q, int64_t at) {
+  Operation *o = q->operations + at;
+  if (!o->copy || !o->warp->shared->origin) return 0;
+  copy_complete(o->warp->shared, o->copy);
+  memmove(o, o + 1, (q->pending - at - 1) * sizeof *o);
+  q->pending--;
+  entered(q, COMPLETED, at);
+  return 1;
+}
+
+/* A copy joins those that are open; 0 where the warp has no room for it. */
+static int opened(Queue *q, const Warp *w, const Copy *c, int64_t where) {
+  Groups *g = w->groups;
+  if (g->plain && g->opened < MOST_OPEN) g->open[g->opened++] = c->event; else g->plain = 0;
+  q->operations[q->pending++] = (Operation){c, w, 0};
+  entered(q, ISSUED, where);
+  return 1;
+}
+
+/* Whether cp.async.commit_group has been executed, by a whole warp whose lanes have the same groups. */
+static int committed(Queue *q, const Warp *w, int64_t index) {
+  Groups *g = w->groups;
+  if (!g || !g->plain) return 0;
+  g->number++;
+  for (int64_t i = 0; i < g->opened; i++) w->events->clock[(g->open[i] & 0x3fffffff) >> 5] = (int32_t)g->number;
+  g->opened = 0;
+  for (int64_t i = 0; i < q->pending; i++)
+    if (q->operations[i].warp == w && !q->operations[i].group) q->operations[i].group = g->number;
+  entered(q, COMMITTED, index);
+  return 1;
+}
+
+/* Whether cp.async.wait_group has been executed: all groups but the last `keep`, or, where `keep` is negative, all
+ * copies. */
+static int awaited(Queue *q, const Warp *w, int64_t index, int64_t keep, int64_t *progress) {
+  Groups *g = w->groups;
+  if (!g || !g->plain) return 0;
+  int64_t last = keep < 0 ? g->number + 1 : g->number - keep;
+  for (int64_t i = 0; i < q->pending; i++) {
+    Operation *o = q->operations + i;
+    if (o->warp == w && (keep < 0 || (o->group && o->group <= last)) && (!o->copy || !w->shared->origin)) return 0;
+  }
+  if (keep < 0) committed(q, w, index);
+  if (last <= g->waited) last = 0;
+  entered(q, AWAITED, index << 32 | last);
+  for (int64_t i = 0; i < q->pending;) {
+    Operation *o = q->operations + i;
+    if (o->warp == w && o->group && o->group <= last) { completed(q, i); ++*progress; } else i++;
+  }
+  for (int lane = 0; lane < 32; lane++) {
+    int32_t *seen = w->clocks->seen + (w->first + lane) * w->clocks->capacity + w->copies + lane;
+    if (*seen < last) *seen = (int32_t)last;
+  }
+  if (last) g->waited = last;
+  return 1;
+}
