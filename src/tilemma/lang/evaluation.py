@@ -99,7 +99,7 @@ class Evaluation:
     def _reached_again(self, node: ast.stmt) -> dict[str, bool]:
         """Joins to the bindings here those of the statement ``node``, which may come before any part of it;
         returns the result."""
-        for inner in ast.walk(node):
+        for inner in _inside(node):
             if isinstance(inner, (ast.Assign, ast.AnnAssign)):
                 self._join(dict(self._assigned(inner)))
         return dict(self._in_place)
@@ -188,6 +188,18 @@ class Evaluation:
             self.events.append(Event(node.id, node, bound))
             if bound:
                 self._in_place[node.id] = False
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """``node``, and the statements inside it: `ast.walk` without the expressions, which hold none."""
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(found, name, None)
+            if isinstance(inner, list):
+                waiting += inner
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

@@ -105,9 +105,13 @@ class Walk:
         self._relevant = {
             x for x in found if x.agent in ("cp.async", "wgmma") or self._may_conflict_with_any(x, found)
         }
+        # How many names an operation rotates.
+        self._rotating = {n: len(names) for n in nodes if (names := rotated(n.op))}
         # Operations without accesses that order nothing.
         self._idle = {
-            n for n in nodes if not (n.inner or isinstance(n.op, _ORDERING) or rotated(n.op) or accesses.of(n))
+            n
+            for n in nodes
+            if not (n.inner or isinstance(n.op, _ORDERING) or n in self._rotating or accesses.of(n))
         }
         self._left: State | None = None
         self._found = 0
@@ -194,7 +198,7 @@ class Walk:
         if isinstance(op, (t.Break, t.Continue)):
             exits.append((type(op), state))
             return None
-        if rotated(op):
+        if node in self._rotating:
             names = self._renamed(op)
             state = self._states.after(node, state, lambda p: p.rename(names))
         elif isinstance(op, t.WaitFuture):
@@ -280,7 +284,7 @@ class Walk:
     def _loop(self, node: Node, state: State) -> Walking:
         name = loop_name(node)
         # Walk until every rotating name has denoted every buffer.
-        rotating = max([1, *(len(rotated(n.op)) for n in self._inside[node])]) - 1
+        rotating = max([1, *(n for x, n in self._rotating.items() if x in self._inside[node])]) - 1
         # An access of an earlier run of this loop had another index: the loop carries it as well.
         pending: State | None = self._states.after(node, state, lambda p: _carried(p, name, node))
         # The states where the loop is left at its condition or by `break`, and after each walk.
