@@ -4,9 +4,11 @@
     python bench/sweep_ops.py --fused --kinds "long K" "few rows" --json fused.json   # split-K in one kernel too
     python bench/sweep_ops.py --judge sweep.json                       # anywhere: the model against a stored sweep
 
-The shapes are random, the same for the same seed, and spread over the kinds of products: large, few rows, long K,
-small, 8-bit.  For each the best candidate of every tile, split and cluster is timed with a flushed L2 cache, and
-torch's product beside it.  Few rows and long K are timed by replays of CUDA graphs over copies of the operands.
+The shapes are random, the same for the same seed and kinds, and spread over the kinds of products: large, few
+rows, long K, small, batches, misaligned, 8-bit.  For each the plans that the model likes best are timed, half of
+them the best of tiles that the others do not have, and torch's product beside them.  Each shape's line has torch's
+time over that of the model's choice and over that of the fastest.  Large products are timed with a flushed L2
+cache, the others by replays of CUDA graphs over copies of the operands.
 ``--fused`` adds each split plan with its parts added in the same kernel, and checks that the result of these is
 right, is the same each time, and leaves the counters zero.  ``--judge`` prints, by kind, the time of the model's
 choice over that of the fastest.
@@ -23,7 +25,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -41,7 +43,10 @@ from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
-KINDS = ("large", "few rows", "long K", "small", "e4m3", "e4m3 blocks", "e4m3 few rows", "s8")
+KINDS = (
+    "large", "few rows", "medium rows", "long K", "small", "batches", "misaligned", "e4m3", "e4m3 blocks",
+    "e4m3 few rows", "s8",
+)  # fmt: skip
 TYPES = {"s8": "s8", "e4m3": "f8_e4m3", "e4m3 blocks": "f8_e4m3", "e4m3 few rows": "f8_e4m3"}
 
 
@@ -51,6 +56,22 @@ class Shape:
     m: int
     n: int
     k: int
+    batch: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind} " + f"{self.batch} x " * (self.batch > 1) + f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def bytes(self) -> int:
+        """Of the operands."""
+        return self.batch * (self.m + self.n) * self.k * dtypes.dtype(self.dtype).bytes
+
+    @property
+    def copies(self) -> int:
+        """Copies of the operands that replays of a graph take turns with; 1: single launches are timed."""
+        if self.kind not in REPLAYED or (self.kind in SMALL and self.bytes > LARGE):
+            return 1
+        return max(2, min(16, math.ceil(COLD / self.bytes)))
 
     @property
     def dtype(self) -> str:
@@ -61,34 +82,49 @@ class Shape:
         return {"e4m3": "rows", "e4m3 few rows": "rows", "e4m3 blocks": "blocks"}.get(self.kind, "")
 
 
-def shapes(count: int, seed: int) -> list[Shape]:
+# The kinds that are timed by graph replay, over copies of the operands of so many bytes in sum; small ones only up
+# to so many bytes.
+REPLAYED, COLD = ("few rows", "medium rows", "long K", "e4m3 few rows", "small", "batches", "misaligned"), 120e6
+SMALL, LARGE = ("small", "batches", "misaligned"), 60e6
+# Bytes of weights of few rows, and of the operands of a batch.
+WEIGHTS, BATCH = (8e6, 500e6), 500e6
+
+
+def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
     rng = random.Random(seed)
 
     def between(low: int, high: int, step: int) -> int:
         value = math.exp(rng.uniform(math.log(low), math.log(high)))
         return max(step, round(value / step) * step)
 
-    found = []
-    for i in range(count):
-        kind = KINDS[i % len(KINDS)]
-        if kind.endswith("few rows"):
-            m, n, k = between(1, 256, 1), between(2048, 28672, 128), between(2048, 16384, 128)
+    found: list[Shape] = []
+    while len(found) < count:
+        kind, batch = kinds[len(found) % len(kinds)], 1
+        if kind.endswith("rows"):
+            m = between(65, 224, 1) if kind == "medium rows" else between(1, 256, 1)
+            n, k = between(2048, 28672, 128), between(2048, 16384, 128)
+            if not WEIGHTS[0] <= 2 * n * k <= WEIGHTS[1]:
+                continue
         elif kind == "long K":
             m, n, k = between(64, 512, 8), between(64, 512, 8), between(16384, 65536, 128)
         elif kind == "small":
             m, n, k = (between(128, 1536, 8) for _ in range(3))
+        elif kind == "batches":
+            m, n, k = (between(32, 1024, 8) for _ in range(3))
+            batch = between(16, 4096, 1)
+            if 2 * batch * (m + n) * k > BATCH:
+                continue
+        elif kind == "misaligned":
+            m, n, k = (between(256, 4096, 1) for _ in range(3))
         else:
             m, n, k = (between(1024, 10240, 128) for _ in range(3))
-        found.append(Shape(kind, m, n, k))
+        found.append(Shape(kind, m, n, k, batch))
     return found
 
 
-# The kinds that are timed by graph replay, over copies of the operands of so many bytes in sum.
-REPLAYED, COLD = ("few rows", "long K", "e4m3 few rows"), 120e6
-
-
 def choices(problem: Problem, on: Hardware, most: int, in_one: bool = False) -> list[Estimate]:
-    """The best estimate of each tile, split, swap and cluster, up to ``most``, the model's choice first.
+    """The best estimate of each tile, split, swap and cluster, up to ``most``, the model's choice first: half of
+    them, and then of tiles that these do not have.
 
     ``in_one``: besides, as many split plans with their parts added in the same kernel, with the split of the
     candidate and with the one that gives each SM a part.
@@ -103,7 +139,14 @@ def choices(problem: Problem, on: Hardware, most: int, in_one: bool = False) -> 
             plan = fused(replace(p, split=parts), problem)
             if plan is not None:
                 split.setdefault((*key[:2], parts, *key[3:]), Estimate(plan, e.seconds, e.why))
-    return [*list(seen.values())[:most], *list(split.values())[:most]]
+    best = list(seen.values())
+    found = best[: most - most // 2]
+    have = {(e.plan.tile[:2], e.plan.swap) for e in found}
+    for e in best:
+        if len(found) < most and (e.plan.tile[:2], e.plan.swap) not in have:
+            have.add((e.plan.tile[:2], e.plan.swap))
+            found.append(e)
+    return [*found, *list(split.values())[:most]]
 
 
 def filling(problem: Problem, plan: Plan, on: Hardware) -> int:
@@ -130,8 +173,9 @@ def compiled(s: Shape, most: int, in_one: bool) -> list[str]:
 
 def call_of(s: Shape, make: Any) -> tuple[Call, ArrayRef]:
     """The call of a shape; ``make(shape, dtype, transposed)`` gives its arrays."""
-    a, b = make((s.m, s.k), s.dtype, False), make((s.n, s.k), s.dtype, True)
-    out = make((s.m, s.n), "s32" if s.kind == "s8" else "bf16", False)
+    outer = (s.batch,) * (s.batch > 1)
+    a, b = make((*outer, s.m, s.k), s.dtype, False), make((*outer, s.n, s.k), s.dtype, True)
+    out = make((*outer, s.m, s.n), "s32" if s.kind == "s8" else "bf16", False)
     scales: dict[str, Any] = {}
     if s.scales:
         steps, blocks = -(-s.k // 128), -(-s.n // 128)
@@ -147,7 +191,7 @@ def imagined(shape: tuple[int, ...], dtype: str, transposed: bool) -> ArrayRef:
     """An array on a GPU that is never accessed."""
     strides = row_major(shape)
     if transposed:
-        shape, strides = shape[::-1], strides[::-1]
+        shape, strides = (*shape[:-2], *shape[:-3:-1]), (*strides[:-2], *strides[:-3:-1])
     return ArrayRef(next(PLACES) << 40, shape, strides, dtypes.dtype(dtype), ("cuda", 0), None, "torch")
 
 
@@ -165,7 +209,7 @@ def check(run: Callable[[], Any], out: Any, wanted: Any, words: Any, name: objec
     out.fill_(math.nan)
     run()
     first = out.clone()
-    off = (first.double() - wanted).abs().max() / wanted.abs().max()
+    off = (first[..., :256, :].double() - wanted).abs().max() / wanted.abs().max()
     if not off < 0.01:
         print(f"WRONG by {off:.3g}: {name}", flush=True)
     if words is None:
@@ -191,29 +235,29 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
 
     kept: list[Any] = []
 
-    def make(shape: tuple[int, int], dtype: str, transposed: bool) -> ArrayRef:
+    def make(shape: tuple[int, ...], dtype: str, transposed: bool) -> ArrayRef:
         kind = getattr(torch, dtypes.dtype(dtype).library_name)
         x = torch.randn(shape, device="cuda")
         x = (x * 40).to(kind) if kind is torch.int8 else x.abs().to(kind) if dtype == "f32" else x.to(kind)
-        x = x.t() if transposed else x
+        x = x.mT if transposed else x
         kept.append(x)
         return describe(x)
 
-    size = dtypes.dtype(s.dtype).bytes
-    copies = max(2, min(16, math.ceil(COLD / ((s.m + s.n) * s.k * size)))) if s.kind in REPLAYED else 1
     problems, torches = [], []
-    for _ in range(copies):
+    for _ in range(s.copies):
         kept.clear()
         call, out = call_of(s, make)
         problems.append(arguments.problem(call, out, made=True))
-        other = torch.empty(s.m, s.n, device="cuda", dtype=torch.bfloat16)
+        other = torch.empty_like(out.owner, dtype=torch.bfloat16)
         if s.scales == "rows":
             scales = {"scale_a": kept[3], "scale_b": kept[4], "use_fast_accum": True, "out_dtype": torch.bfloat16}
             torches.append(partial(torch._scaled_mm, kept[0], kept[1], out=other, **scales))
         else:
-            torches.append(partial(torch.mm, kept[0], kept[1], out=other))
+            product = torch.mm if s.batch == 1 else torch.bmm
+            torches.append(partial(product, kept[0], kept[1], out=other))
     a, b, result = torches[-1].args[0], torches[-1].args[1], problems[-1].out.owner
-    wanted = a.double() @ b.double() if s.kind not in TYPES else None
+    # Of large results the first rows.
+    wanted = a[..., :256, :].double() @ b.double() if s.kind not in TYPES else None
     runs, names, alive = [], [], []
 
     def start(launches: Any) -> None:
@@ -235,14 +279,32 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
         runs.append(lambda i: torches[i]())
     for run in runs * 2:
         run(0)
-    if s.kind in REPLAYED:
-        times = replayed(runs, copies, rounds)
+    if s.copies > 1:
+        times = replayed(runs, s.copies, rounds)
     else:
         times = flushed([partial(run, 0) for run in runs], rounds)
     rows = [
         {"plan": asdict(e.plan), "us": t, "model_us": e.seconds * 1e6} for e, t in zip(names, times, strict=False)
     ]
     return {**asdict(s), "torch_us": times[-1] if compared else None, "plans": rows}
+
+
+def line(s: Shape, row: dict[str, Any]) -> str:
+    """torch's time over that of the model's choice and over that of the fastest plan, and both plans."""
+    chosen, torch_us = row["plans"][0], row["torch_us"] or math.nan
+    best = min(row["plans"], key=lambda p: p["us"])
+    text = f"{s!s:36} {torch_us:7.1f} {torch_us / chosen['us']:6.3f} {torch_us / best['us']:6.3f}"
+    for p in [chosen] + [best] * (best is not chosen):
+        text += f" | {p['us']:.1f} ({p['model_us']:.1f}) {brief(plan_of(p['plan']))}"
+    return text
+
+
+def brief(p: Plan) -> str:
+    """A plan in few letters."""
+    parts = [p.kernel[0], "x".join(map(str, p.tile)), f"{p.stages}st"]
+    parts += [f"/{p.split}"] * (p.split > 1) + ["T"] * p.swap + ["fused"] * p.fused + ["pack"] * bool(p.pack)
+    parts += ["c" + "x".join(map(str, p.cluster)) + "-" * (not p.share)] * (p.cluster != (1, 1))
+    return " ".join(parts)
 
 
 def plan_of(fields: dict[str, Any]) -> Plan:
@@ -254,7 +316,7 @@ def judge(sweep: dict[str, Any]) -> None:
     on = Hardware()
     lost, ratios = defaultdict(list), defaultdict(list)
     for x in sweep["shapes"]:
-        call, out = call_of(Shape(x["kind"], x["m"], x["n"], x["k"]), imagined)
+        call, out = call_of(Shape(x["kind"], x["m"], x["n"], x["k"], x.get("batch", 1)), imagined)
         problem = arguments.problem(call, out, made=True)
         plans = [(plan_of(p["plan"]), p["us"]) for p in x["plans"]]
         chosen = min(plans, key=lambda p: estimate(problem, p[0], on).seconds)
@@ -287,10 +349,11 @@ def main() -> int:
     if options.judge:
         judge(json.loads(options.judge.read_text()))
         return 0
+    import torch
     from timing import facts
 
     begin, rows = time.time(), []
-    wanted = [s for s in shapes(options.count, options.seed) if s.kind in options.kinds]
+    wanted = shapes(options.count, options.seed, options.kinds)
     with ProcessPoolExecutor(options.jobs) as pool:
         for wrong in pool.map(partial(compiled, most=options.plans, in_one=options.fused), wanted):
             print(*wrong, sep="\n", end="\n" * bool(wrong), flush=True)
@@ -303,6 +366,8 @@ def main() -> int:
         except Exception as e:
             print(f"{s}: {type(e).__name__}: {str(e)[:300]}", flush=True)
             continue
+        print(line(s, rows[-1]), flush=True)
+        torch.cuda.empty_cache()
         if options.json:
             options.json.write_text(json.dumps({**facts(), "seed": options.seed, "shapes": rows}))
     print(f"{len(rows)} shapes in {time.time() - begin:.0f} s", flush=True)
