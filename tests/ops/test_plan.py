@@ -211,7 +211,10 @@ def test_kernels_keep_to_registers(index: int, activation: str | None) -> None:
     tile, _ = PIPELINED[index]
     narrow = problem(16, 4096, 4096)
     plans = [x for q in (p, narrow) for x in candidates(q, H200) if x.tile == tile and x.kernel == "pipelined"]
-    first = next(x for x in plans if x.split == 1)
+    first = next((x for x in plans if x.split == 1), None)
+    if first is None:
+        assert activation
+        return
     (step,) = steps(transposed_product(p) if first.swap else p, first)
     names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
     facts = facts_of(dict(zip(names, step.args, strict=False)))

@@ -41,6 +41,11 @@ RASTER = 16
 # (tile, warpgroups) of the pipelined kernel for 16-bit operands, and of the kernel for any strides.  Steps of
 # 8-bit operands have as many bytes along K.
 PIPELINED = (
+    ((256, 192, 64), 2),
+    ((256, 160, 64), 2),
+    ((192, 192, 64), 3),
+    ((192, 160, 64), 3),
+    ((192, 128, 64), 3),
     ((128, 256, 64), 2),
     ((256, 128, 64), 2),
     ((128, 224, 64), 2),
@@ -61,6 +66,11 @@ PIPELINED = (
 SPILLING = ((256, 128, 64), (64, 256, 64))
 # Those of integers are converted to f32 for an epilogue.
 SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
+# Columns of 128 rows of a warpgroup, and of 64 rows of each of three warpgroups, of which a thread has as many
+# sums as it has room for beside addresses or an epilogue.
+COLUMNS_OF_128_ROWS, COLUMNS_OF_THREE = 128, 128
+# Columns of 128 rows that can be stored from registers.
+STORED_OF_128_ROWS = 160
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
 # are computed by hand: their plain text was slower, or has not been timed.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
@@ -89,6 +99,24 @@ def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> boo
     rows, columns = tile[0] // groups, tile[1]
     halves = columns == 256 and groups == 2 and problem.right.kind != "steps"
     return rows == 64 and (columns <= 128 or halves) if problem.promote else True
+
+
+def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: str, split: int) -> bool:
+    """Whether the kernel of ``tile``, of 16-bit operands, keeps to its registers."""
+    rows, columns = tile[0] // groups, tile[1]
+    simple, whole = p.plain, split == 1
+    if groups == 3:
+        few = columns <= COLUMNS_OF_THREE or not (p.epilogue.addend or (p.acc == "s32" and not simple))
+        return few and not p.promote and not p.grouped
+    if rows == 128 and columns > COLUMNS_OF_128_ROWS:
+        narrow = store == "tma" or (columns <= STORED_OF_128_ROWS and p.out.dtype.bytes == 2)
+        return simple and whole and narrow and not p.grouped and p.lhs.dtype.bits == 16
+    if rows == 128 and columns == COLUMNS_OF_128_ROWS and not whole:
+        return False
+    if p.acc == "s32" and whole and not p.epilogue.plain and tile in SPILLING_INTEGERS:
+        return False
+    spilling = tile in SPILLING and (not simple or (p.grouped and rows == 128))
+    return not (spilling and store == "direct" and whole and not p.promote)
 
 
 def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
@@ -127,10 +155,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
             for split in _splits(tiles, parts, on.sms):
                 how = store if split == 1 else "direct"
-                direct = how == "direct" and split == 1 and not p.promote
-                if direct and wide in SPILLING and (not p.plain or (p.grouped and wide[0] == 256)):
-                    continue
-                if p.acc == "s32" and split == 1 and not p.epilogue.plain and wide in SPILLING_INTEGERS:
+                if not fits_registers(p, wide, groups, how, split):
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
@@ -162,6 +187,7 @@ def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
     wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
     if wide <= WIDEST_FITTED and not p.grouped:
         yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
+        yield from (((192, wide, 64), 3), ((256, wide, 64), 2))
 
 
 def _ring(p: Problem, plan: Plan, on: Hardware) -> int:

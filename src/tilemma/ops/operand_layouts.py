@@ -18,13 +18,14 @@ def aligned(x: ArrayRef) -> bool:
     return found.contiguous == x.rank - 1 and found.alignment == 16
 
 
+def transposed(x: ArrayRef) -> ArrayRef:
+    """A batch of matrices with rows and columns exchanged."""
+    (b, m, n), (sb, sm, sn) = x.shape, x.strides
+    return x._replace(shape=(b, n, m), strides=(sb, sn, sm))
+
+
 def transposed_product(problem: Problem) -> Problem:
     """The transposed product: out^T = rhs x lhs^T."""
-
-    def transposed(x: ArrayRef) -> ArrayRef:
-        (b, m, n), (sb, sm, sn) = x.shape, x.strides
-        return x._replace(shape=(b, n, m), strides=(sb, sn, sm))
-
     return replace(
         problem,
         lhs=problem.rhs,

@@ -154,7 +154,7 @@ CLUSTER = 0.5e-6
 IDLE = 0.2
 # A launch, filling the ring once, and a store of one byte of the result by one block.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
-# Storing a sum of parts of a transposed result, whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
+# Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
 SCATTERED = 20e-12
 # From a tile to the next, besides these.
 TURN = 0.3e-6
@@ -323,8 +323,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     seconds += (LAUNCH + CLUSTER * (high * wide > 1 and plan.share)) * len(p.outer)
     if plan.split > 1:
         seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / on.memory
-        # Sums of a transposed result are stored one by one.
-        seconds += SCATTERED * batch * m * n * (p.out.strides[2] != 1)
+        # Sums of a result that is contiguous along neither axis are stored one by one.
+        seconds += SCATTERED * batch * m * n * (1 not in p.out.strides[1:])
     for name in plan.pack:
         packed = k * p.lhs.dtype.bytes if name in ("lhs", "rhs") else cdiv(k, BLOCK) * 4
         packed *= m if name in ("lhs", "scale_lhs") else n

@@ -12,7 +12,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
-from tilemma.ops.operand_layouts import far_scales, must_transpose
+from tilemma.ops.operand_layouts import far_scales, must_transpose, transposed, transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
@@ -72,7 +72,8 @@ def _packable(problem: Problem) -> dict[str, tuple[ArrayRef, bool]]:
 def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and element type of each array that the plan needs besides the caller's.
 
-    "partial" holds the parts of a split product, [batch * parts, M, N]; "lhs", "rhs", "scale_lhs" and "scale_rhs"
+    "partial" holds the parts of a split product, [batch * parts, M, N], or [batch * parts, N, M] if the result is
+    column-major, so that the second kernel reads and writes neighbours; "lhs", "rhs", "scale_lhs" and "scale_rhs"
     are copies in rows of whole cache lines.
     """
     found: dict[str, tuple[tuple[int, ...], str]] = {}
@@ -81,7 +82,9 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         found["parts"] = ((tiles * plan.split, plan.tile[0], plan.tile[1]), problem.acc)
         found["words"] = ((tiles, plan.groups), "s64")
     elif plan.split > 1:
-        found["partial"] = ((problem.batch * plan.split, *problem.shape[:2]), problem.acc)
+        m, n, _ = problem.shape
+        extents = (n, m) if by_columns(problem) else (m, n)
+        found["partial"] = ((problem.batch * plan.split, *extents), problem.acc)
     for name in plan.pack:
         x, transposes = _packable(problem)[name]
         batch = 1 if x.strides[0] == 0 else x.shape[0]
@@ -89,6 +92,11 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         unit = 128 // x.dtype.bytes
         found[name] = ((batch, rows, -(-columns // unit) * unit), _stored(x))
     return found
+
+
+def by_columns(problem: Problem) -> bool:
+    """Whether the result is column-major."""
+    return problem.out.strides[2] != 1 and problem.out.strides[1] == 1
 
 
 def _tiles(problem: Problem, plan: Plan) -> int:
@@ -211,11 +219,17 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     plain = replace(problem, c=None, bias=None, epilogue=Epilogue(), left=left, right=right)
     used = _scale(plain, left, "scale_lhs", at[4]), _scale(plain, right, "scale_rhs", at[5])
     parts = (part(work["partial"], 0), ("work.partial", 0))
+    transposes = by_columns(problem)
+    if transposes:
+        parts = transposed(parts[0]), parts[1]
     constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
     yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts, *room), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
+    if transposes:
+        final, used = transposed_product(final), used[::-1]
+        parts, c, out = ((transposed(x), source) for x, source in (parts, c, out))
     constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.acc}
     constants["TS"] = product["TS"]
     constants["EACH"] = 4 if math.prod(problem.out.shape) >= MANY else 1
