@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.errors import TilemmaError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments
 from tilemma.ops.arguments import PLAIN, SCALED, Call
@@ -165,7 +166,11 @@ def compiled(s: Shape, most: int, in_one: bool) -> list[str]:
         for step in steps(p, e.plan, work):
             names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
             facts = facts_of(dict(zip(names, step.args, strict=False)))
-            cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+            try:
+                cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+            except TilemmaError as error:
+                wrong.append(f"{s}: {e.plan}: {error.message}")
+                continue
             if cubin.spills or cubin.warnings:
                 wrong.append(f"{s}: {e.plan}: spills or warnings {cubin.warnings}")
     return wrong
@@ -225,13 +230,13 @@ def check(run: Callable[[], Any], out: Any, wanted: Any, words: Any, name: objec
         print(f"COUNTERS LEFT: {name}", flush=True)
 
 
-def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
+def measure(s: Shape, most: int, rounds: int, in_one: bool, tune: bool = False) -> dict[str, Any]:
     import torch
     from ops_types import replayed
     from timing import flushed
 
     from tilemma.ops.plan import hardware
-    from tilemma.ops.plans import prepared
+    from tilemma.ops.plans import measured, prepared, usable
 
     kept: list[Any] = []
 
@@ -265,8 +270,19 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
         for x in launches:
             x.start(stream)
 
-    for e in choices(problems[0], hardware(("cuda", 0)), most, in_one):
-        found = [prepared(p, e.plan) for p in problems]
+    on, extra = hardware(("cuda", 0)), {}
+    timed = choices(problems[0], on, most, in_one)
+    if tune:
+        begin = time.perf_counter()
+        plan = measured(problems[0], usable(problems[0], on), quiet=True)
+        extra = {"tuned": asdict(plan), "tuned_seconds": time.perf_counter() - begin}
+        timed += [estimate(problems[0], plan, on)] * all(e.plan != plan for e in timed)
+    for e in timed:
+        try:
+            found = [prepared(p, e.plan) for p in problems]
+        except TilemmaError as error:
+            print(f"{s}: {e.plan}: {error.message}", flush=True)
+            continue
         alive.append(found)
         runs.append(lambda i, found=found: start(found[i][0]))
         names.append(e)
@@ -286,7 +302,7 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool) -> dict[str, Any]:
     rows = [
         {"plan": asdict(e.plan), "us": t, "model_us": e.seconds * 1e6} for e, t in zip(names, times, strict=False)
     ]
-    return {**asdict(s), "torch_us": times[-1] if compared else None, "plans": rows}
+    return {**asdict(s), "torch_us": times[-1] if compared else None, "plans": rows, **extra}
 
 
 def line(s: Shape, row: dict[str, Any]) -> str:
@@ -296,7 +312,15 @@ def line(s: Shape, row: dict[str, Any]) -> str:
     text = f"{s!s:36} {torch_us:7.1f} {torch_us / chosen['us']:6.3f} {torch_us / best['us']:6.3f}"
     for p in [chosen] + [best] * (best is not chosen):
         text += f" | {p['us']:.1f} ({p['model_us']:.1f}) {brief(plan_of(p['plan']))}"
+    if "tuned" in row:
+        text += f" | tuned {gain(row):.3f} in {row['tuned_seconds']:.2f} s"
     return text
+
+
+def gain(row: dict[str, Any]) -> float:
+    """The time of the model's choice over that of the tuned plan."""
+    (tuned,) = (p["us"] for p in row["plans"] if p["plan"] == row["tuned"])
+    return float(row["plans"][0]["us"] / tuned)
 
 
 def brief(p: Plan) -> str:
@@ -314,7 +338,7 @@ def plan_of(fields: dict[str, Any]) -> Plan:
 def judge(sweep: dict[str, Any]) -> None:
     """Print, by kind, how much slower the model's choice is than the fastest measured plan, and torch's ratio."""
     on = Hardware()
-    lost, ratios = defaultdict(list), defaultdict(list)
+    lost, ratios, gains = defaultdict(list), defaultdict(list), defaultdict(list)
     for x in sweep["shapes"]:
         call, out = call_of(Shape(x["kind"], x["m"], x["n"], x["k"], x.get("batch", 1)), imagined)
         problem = arguments.problem(call, out, made=True)
@@ -323,6 +347,8 @@ def judge(sweep: dict[str, Any]) -> None:
         lost[x["kind"]].append(chosen[1] / min(us for _, us in plans))
         if x["torch_us"]:
             ratios[x["kind"]].append(x["torch_us"] / chosen[1])
+        if "tuned" in x:
+            gains[x["kind"]].append(gain(x))
     for kind, values in lost.items():
         text = f"{kind:14} {len(values):4} shapes: chosen over fastest {statistics.geometric_mean(values):.3f}"
         text += f", worst {max(values):.3f}"
@@ -330,6 +356,8 @@ def judge(sweep: dict[str, Any]) -> None:
             text += (
                 f"; torch over chosen {statistics.geometric_mean(ratios[kind]):.3f}, worst {min(ratios[kind]):.3f}"
             )
+        if gains[kind]:
+            text += f"; tuning {statistics.geometric_mean(gains[kind]):.3f}, worst {min(gains[kind]):.3f}"
         print(text)
 
 
@@ -339,6 +367,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--fused", action="store_true", help="time split-K in one kernel too")
+    parser.add_argument("--tune", action="store_true", help="tune each shape too, and time the plan that wins")
     parser.add_argument("--jobs", type=int, default=16, help="processes that compile")
     parser.add_argument("--plans", type=int, default=12, help="at most so many for each shape")
     parser.add_argument("--rounds", type=int, default=7)
@@ -362,7 +391,7 @@ def main() -> int:
         if options.seconds and time.time() - begin > options.seconds:
             break
         try:
-            rows.append(measure(s, options.plans, options.rounds, options.fused))
+            rows.append(measure(s, options.plans, options.rounds, options.fused, options.tune))
         except Exception as e:
             print(f"{s}: {type(e).__name__}: {str(e)[:300]}", flush=True)
             continue

@@ -163,7 +163,6 @@ def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.Mon
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     monkeypatch.setattr(plans, "_winners", {})
     monkeypatch.setattr(plans, "MEASURED", 2)
-    monkeypatch.setattr(plans, "ROUND", 1e-5)
     a, b = array(70, 64), array(64, 80)
     ops.matmul(a, b, tune=True)
     measured = len(fake.launches)

@@ -87,6 +87,9 @@ OTHERS = {
     "swapped, of 24 columns": Plan("pipelined", (64, 24, 128), 1, stages=3, grid=2, swap=True),
     "swapped, of 112 columns": Plan("pipelined", (128, 112, 64), 2, stages=2, grid=2, swap=True),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
+    "packed, by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=2, pack=("lhs", "rhs"), by_hand=True),
+    "split and swapped": Plan("pipelined", (64, 24, 128), 1, stages=2, grid=3, split=2, swap=True),
+    "three warpgroups": Plan("pipelined", (192, 24, 64), 3, stages=2, grid=1, swap=True),
     "there and back": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True),
     "pairs share lhs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2), by_hand=True),
     "squares share both": Plan(
@@ -103,7 +106,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
     k = 776 if OTHERS[name].fused else 264
-    shape = (72, 67, 133) if name == "packed" else (72, 64 if name in ("split", "swapped") else 200, k)
+    shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, k)
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 

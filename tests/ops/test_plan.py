@@ -81,10 +81,10 @@ def test_small_products_run_in_one_round_of_blocks(size: int) -> None:
 
 
 def test_tiles_grow_with_the_product_up_to_the_largest() -> None:
-    """Up to tiles of 7/8 of that size, where their number divides better."""
+    """Up to tiles of more than half of that size, where their number divides better."""
     areas = [area(ranked(problem(size, size, size), H200)[0].plan) for size in (512, 1024, 2048, 4096, 8192)]
     assert areas[:-1] == sorted(areas[:-1])
-    assert areas[-1] >= 7 / 8 * max(area(x) for x in candidates(problem(8192, 8192, 8192), H200))
+    assert areas[-1] > 0.5 * max(area(x) for x in candidates(problem(8192, 8192, 8192), H200))
 
 
 @pytest.mark.parametrize("rows", [1, 16, 64, 128])
@@ -101,7 +101,7 @@ def test_few_rows_are_not_padded_to_large_tiles(rows: int) -> None:
 def test_tiles_of_few_rows_have_few_beyond_the_edge(rows: int) -> None:
     plan = ranked(problem(rows, 8192, 8192), H200)[0].plan
     along_m = plan.tile[1 if plan.swap else 0]
-    assert -(-rows // along_m) * along_m - rows < 16
+    assert -(-rows // along_m) * along_m - rows < 32
 
 
 def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:
@@ -196,6 +196,24 @@ def test_steps_use_the_workspaces_they_ask_for(name: str) -> None:
         work[n] = p.out._replace(pointer=(9 + i) << 40, shape=s, strides=row_major(s), dtype=dtypes.dtype(t))
     used = {s for step in steps(p, plan, work) for s, _ in step.sources if s.startswith("work.")}
     assert used == {f"work.{n}" for n in asked}
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_parts_are_added_along_the_contiguous_axis_of_the_result(swap: bool) -> None:
+    """The second kernel of a split product reads and writes neighbours, in the transposed product too."""
+    plan = PLANS["swapped and split" if swap else "split"]
+    p = problem(100, 72, 264)
+    p = transposed_product(p) if swap else p
+    ((shape, dtype),) = workspaces(p, plan).values()
+    work = p.out._replace(pointer=9 << 40, shape=shape, strides=row_major(shape), dtype=dtypes.dtype(dtype))
+    parts, *_, out, _, _ = [*steps(p, plan, {"partial": work})][-1].args
+    assert parts.strides[-1] == out.strides[-1] == 1 and parts.shape[1:] == out.shape[1:]
+
+
+def test_products_of_copied_operands_are_pipelined() -> None:
+    """The compiler does not pipeline the plain text of products whose extents are no multiples of 16 bytes."""
+    p = problem(700, 500, 355)
+    assert all(x.by_hand for x in candidates(p, H200) if x.pack)
 
 
 @pytest.mark.parametrize("index", range(len(PIPELINED)))

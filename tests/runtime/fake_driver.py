@@ -33,6 +33,7 @@ class FakeDriver:
     def device_attribute(self, ordinal: int, name: str) -> int:
         major, minor = self.capabilities[ordinal]
         known = {"COMPUTE_CAPABILITY_MAJOR": major, "COMPUTE_CAPABILITY_MINOR": minor}
+        known |= {"MEMORY_CLOCK_RATE": 3_201_000, "GLOBAL_MEMORY_BUS_WIDTH": 6144}
         return known.get(name, 232448 if name == "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN" else 1)
 
     def primary_context(self, ordinal: int) -> int:

@@ -31,6 +31,8 @@ LARGE = 400 << 20
 LARGEST_RING = 8
 # More columns and an epilogue do not fit in the registers of one warpgroup.
 WIDEST_FITTED = 224
+# Columns of a tile that has a half or a third of all of them.
+NARROWEST_PART = 40
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
@@ -66,13 +68,14 @@ PIPELINED = (
 SPILLING = ((256, 128, 64), (64, 256, 64))
 # Those of integers are converted to f32 for an epilogue.
 SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
-# Columns of 128 rows of a warpgroup, and of 64 rows of each of three warpgroups, of which a thread has as many
-# sums as it has room for beside addresses or an epilogue.
-COLUMNS_OF_128_ROWS, COLUMNS_OF_THREE = 128, 128
-# Columns of 128 rows that can be stored from registers.
-STORED_OF_128_ROWS = 160
+# A thread has room for the sums of so many columns, and for addresses and an epilogue besides, where its warpgroup
+# has 128 rows, and where it is one of three; where the epilogue adds a matrix, for fewer.
+COLUMNS, COLUMNS_ADDED = 128, 96
+# Columns of three warpgroups, whose threads have 128 registers.
+COLUMNS_OF_THREE = 192
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
-# are computed by hand: their plain text was slower, or has not been timed.
+# are computed by hand: their plain text was slower, or has not been timed.  So are products of copies in aligned
+# rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 # Of products with a long K, the blocks that compute one part of K of neighbouring tiles: in one group of SMs they
 # read from the same half of the L2 cache.
@@ -105,13 +108,14 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
     """Whether the kernel of ``tile``, of 16-bit operands, keeps to its registers."""
     rows, columns = tile[0] // groups, tile[1]
     simple, whole = p.plain, split == 1
+    if p.epilogue.addend and whole and columns > COLUMNS_ADDED and (groups == 3 or rows == 128):
+        return False
     if groups == 3:
-        few = columns <= COLUMNS_OF_THREE or not (p.epilogue.addend or (p.acc == "s32" and not simple))
-        return few and not p.promote and not p.grouped
-    if rows == 128 and columns > COLUMNS_OF_128_ROWS:
-        narrow = store == "tma" or (columns <= STORED_OF_128_ROWS and p.out.dtype.bytes == 2)
-        return simple and whole and narrow and not p.grouped and p.lhs.dtype.bits == 16
-    if rows == 128 and columns == COLUMNS_OF_128_ROWS and not whole:
+        most = COLUMNS_OF_THREE if p.acc == "f32" or simple else COLUMNS
+        return not p.promote and not p.grouped and columns <= most
+    if rows == 128 and columns > COLUMNS:
+        return simple and whole and store == "tma" and not p.grouped and p.lhs.dtype.bits == 16
+    if rows == 128 and columns == COLUMNS and not whole:
         return False
     if p.acc == "s32" and whole and not p.epilogue.plain and tile in SPILLING_INTEGERS:
         return False
@@ -171,7 +175,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1)
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:
-                            yield replace(found, by_hand=hand, pack=pack)
+                            yield replace(found, by_hand=hand or bool(pack), pack=pack)
 
 
 def _splits(tiles: int, parts: int, sms: int) -> list[int]:
@@ -181,13 +185,16 @@ def _splits(tiles: int, parts: int, sms: int) -> list[int]:
 
 
 def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
-    """Tiles of all columns of the transposed product, where these are few: TMA takes its time for each row beyond
-    the edge, too."""
-    columns = max(p.shape[1], 1)
-    wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
-    if wide <= WIDEST_FITTED and not p.grouped:
-        yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
-        yield from (((192, wide, 64), 3), ((256, wide, 64), 2))
+    """Tiles of all columns of the transposed product, or of a half or a third of them, where these are few: TMA
+    takes its time for each row beyond the edge, too."""
+    if p.grouped:
+        return
+    for parts in (1, 2, 3):
+        columns = cdiv(max(p.shape[1], 1), parts)
+        wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
+        if wide <= WIDEST_FITTED and (parts == 1 or wide >= NARROWEST_PART):
+            yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
+            yield from (((192, wide, 64), 3), ((256, wide, 64), 2))
 
 
 def _ring(p: Problem, plan: Plan, on: Hardware) -> int:

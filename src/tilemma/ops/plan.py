@@ -6,13 +6,12 @@ a step loads one slice of K of both operands and multiplies it.  A step takes as
 - the tensor cores: 2 * m * n * k operations at the SM's rate,
 - shared memory, from which each instruction reads the rows of A of its warpgroup and all of B,
 - the L2 cache, from which each working SM reads (m + n) * k elements: fewer in a cluster, where each block reads a
-part of the shared tiles; up to twice as many where rows do not start on cache lines,
-- the port through which those elements enter an SM.
+part of the shared tiles; up to twice as many where rows do not start on cache lines.
 
 A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
-least the time that memory needs to read each operand and write the result once, and TMA to fill rows beyond the
-edges with zeros.  Memory is slow if few bytes are on their way, and idle in rounds that do not fill the SMs.  The
-clock is higher where the tensor cores wait.
+least the time that memory needs to read each operand and write the result once, and that TMA needs in each SM for
+the lines of its tasks.  Memory is slow if few bytes are on their way.  The clock is higher where the tensor cores
+wait.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The model's parameters of a device.  The rates are of one H200 under load; other devices scale by SMs and by
-    ``tensor``, operations a clock and SM."""
+    """The model's parameters of a device.  The rates are of one H200 under load; other devices scale by SMs, by
+    ``tensor``, operations a clock and SM, and by their memory."""
 
     name: str = "H200"
     capability: tuple[int, int] = (9, 0)
@@ -128,6 +127,10 @@ class Hardware:
         return self.sms // cluster * cluster if cluster <= 2 else int(self.sms * ROOM) // cluster * cluster
 
 
+# The share of the memory's peak that reading reaches.
+REACHED = 0.875
+
+
 def hardware(device: tuple[str, int]) -> Hardware:
     """The device that holds the arrays; for arrays on the CPU, an H200."""
     if device[0] != "cuda":
@@ -136,7 +139,11 @@ def hardware(device: tuple[str, int]) -> Hardware:
 
     d = cuda_device(device[1])
     tensor = 4096.0 if d.compute_capability[0] >= 9 else 2048.0 if d.compute_capability == (8, 0) else 1024.0
-    return Hardware(d.name, d.compute_capability, d.sm_count, d.shared_per_block, tensor=tensor)
+    ask = d.driver.device_attribute
+    # Two transfers a clock on each line of the bus.
+    peak = 2e3 * ask(d.ordinal, "MEMORY_CLOCK_RATE") * ask(d.ordinal, "GLOBAL_MEMORY_BUS_WIDTH") / 8
+    memory = REACHED * peak if peak else Hardware().memory
+    return Hardware(d.name, d.compute_capability, d.sm_count, d.shared_per_block, tensor=tensor, memory=memory)
 
 
 # Operations a clock and SM of exact f32, and of f64.
@@ -148,16 +155,17 @@ ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 # Bytes a clock that cp.async writes and warps read again and again, in slots that arithmetic could use: by so much
 # f32 and f64 were slower with tiles of 64 x 64 than with 128 x 128.
 CARRIED = 35.0
-# The cost of launching clusters: their blocks start together, and none ends before the others.
-CLUSTER = 0.5e-6
-# What idle blocks of the last round cost, as a share of the time of memory: measured with 138 to 224 tasks.
-IDLE = 0.2
-# A launch, filling the ring once, and a store of one byte of the result by one block.
+# The cost of launching clusters: their blocks start together, and none ends before the others.  The share of the
+# time that blocks which share tiles wait for each other.
+CLUSTER, SHARING = 2e-06, 0.073
+# A launch, filling the ring once, and a store of one byte of the result by one block, for products of other forms.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
+# The same of a tile here: before its first step, and to store a byte.
+START, STORED = 3.9e-07, 5.25e-11
+# Adding parts: a launch, and bytes a second.
+ADD, ADD_RATE = 1.75e-06, 5300000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
 SCATTERED = 20e-12
-# From a tile to the next, besides these.
-TURN = 0.3e-6
 # Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, the events, and at
 # most so much for a bias and scales: the compiler lets larger ones share memory.
 SHARED_RATE, STAGING, EVENTS, RESERVED = 128.0, 32 * 1024, 256, 3072
@@ -171,18 +179,20 @@ BOOST = 0.2
 # The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
 # between them, at this share of the cost of reading it from memory; of split products, whose tiles are few, at the
 # second.
-CACHE, FAR, FAR_PARTS = 25 << 20, 0.8, 0.25
-# Bytes in flight that saturate memory, and the number above which further ones slow memory down; the rate at which
-# TMA moves rows and fills those beyond an edge with zeros, over that of memory.  All were found by sweeps of
-# products of few rows.
-FLIGHT, MOST_FLIGHT, FILLED = 4.5e6, 14.5e6, 1.25
-# Bytes a clock of an SM whose tile rows come from memory a line at a time.
-STREAM = 28.0
+CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.2, 0.34, 0.38
+# Bytes in flight that saturate memory, and the number above which further ones slow memory down.
+FLIGHT, MOST_FLIGHT = 7400000.0, 14.5e6
+# Nanoseconds that TMA takes in one SM for a line from memory, from the L2 cache, and of zeros beyond an edge.
+FROM_MEMORY, FROM_CACHE, FILLED = 1.9, 0.55, 6.3
+# How much longer a step takes at most if the ring is short; bytes along K of a ring that is not.
+SHORT, DEEP = 0.3, 512
+# How much longer TMA takes with fewer stages than these.
+SHALLOW, FEW = 0.22, 4
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
 # The share of the time that three products took with such clusters, whose blocks read the same part of K.
-ROOM, NEAR = 0.85, 0.94
+ROOM, NEAR = 0.85, 0.935
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 # Parts of K.
@@ -230,7 +240,6 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
     # both in lines, at half the cost of reading them.
     shared = ((rows // 64) * (64 + columns) * depth * size + (left + right) / 2) / SHARED_RATE
     cache = _read(p, plan) / on.cache * busy
-    port = (left + right) / PORT
     if plan.kernel == "ahead" and aligned(p.lhs) and aligned(p.rhs):
         return max(tensor, cache) + (left + right) / CARRIED, "arithmetic"
     if plan.kernel != "pipelined":
@@ -238,15 +247,10 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
         return tensor + (cache + 1200) * (
             1 if aligned(p.lhs) and aligned(p.rhs) and not packed(p) else 6
         ), "copies"
-    limits = {
-        "tensor cores": tensor * filled,
-        "shared memory": shared * filled,
-        "L2 cache": cache,
-        "the SM's port": port,
-    }
+    limits = {"tensor cores": tensor * filled, "shared memory": shared * filled, "L2 cache": cache}
     slowest = max(limits, key=lambda x: limits[x])
     # Where every operand is read from memory repeatedly, L2 transfers cost energy too.
-    energy = (port + shared) / 2 + (cache / 4 if plan.back else 0.0)
+    energy = ((left + right) / PORT + shared) / 2 + (cache / 4 if plan.back else 0.0)
     load = min(1.0, tensor / limits[slowest]) * busy
     return (limits[slowest] + OVERLAP * energy * load) / (1 + BOOST * (1 - load)), slowest
 
@@ -256,17 +260,12 @@ def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
     (m, n, k), size = shape, p.lhs.dtype.bytes
     left, right = float(m * k * size), float(n * k * size)
     far = FAR if plan.split == 1 else FAR_PARTS
-    if m > plan.tile[0] * plan.cluster[0] and right > CACHE:
-        right *= 1 + far
-    if n > plan.tile[1] * plan.cluster[1] and left > CACHE:
-        left *= 1 + far
+    if m > plan.tile[0] * plan.cluster[0]:
+        right *= 1 + (far if right > CACHE else FAR_SMALL)
+    if n > plan.tile[1] * plan.cluster[1]:
+        left *= 1 + (far if left > CACHE else FAR_SMALL)
     parts = plan.split * m * n * 4 if plan.split > 1 else 0
     return left + right + m * n * p.out.dtype.bytes + parts
-
-
-def _beyond(extent: int, tile: int) -> float:
-    """The share of the tiles that lies beyond the edge."""
-    return 1 - extent / (max(1, cdiv(extent, tile)) * tile)
 
 
 def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, steps: int) -> float:
@@ -277,11 +276,19 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
         # Half the SMs can keep most of memory busy, fewer cannot.
         return moved / (on.memory * min(1.0, 1.5 * working / on.sms))
     flight = working * plan.stages * (min(m, rows) + min(n, columns)) * depth * size
-    # Rows beyond an operand's edge, which TMA fills with zeros.
-    beyond = rows * _beyond(m, rows) + columns * _beyond(n, columns)
-    written = moved + tasks * steps * beyond * depth * size
-    each = working * STREAM * depth * size / LINE * on.clock
-    return max(moved / (on.memory * min(1.0, max(1, flight) / FLIGHT)), written / min(on.memory * FILLED, each))
+    saturated = min(1.0, max(1, flight) / FLIGHT)
+    # Of each task's rows some come from memory, others, which another task reads too, from the L2 cache.  Those
+    # beyond an edge are filled with zeros: all are in the last tiles, which some block has in each of its rounds,
+    # and they take longest where many tasks have the same.
+    tiles_m, tiles_n = max(1, cdiv(m, rows)), max(1, cdiv(n, columns))
+    high, wide = m / tiles_m, n / tiles_n
+    first = high / tiles_n + wide / tiles_m
+    rounds = max(1, cdiv(tasks, on.sms))
+    zeros = (rows - high) * (1 + (tiles_m - 1) / rounds) * math.sqrt(min(1.0, tiles_n / on.sms))
+    zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
+    lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
+    each = rounds * steps * lines * depth * size / LINE * 1e-9 * (1 + SHALLOW * (plan.stages < FEW))
+    return max(moved / (on.memory * saturated), each)
 
 
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
@@ -310,19 +317,23 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     busy = max(1, min(tasks, resident)) / on.sms
     steps = cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy, filled)
-    store = rows * columns * stored * STORE * (1 if plan.store == "tma" or stored == 4 else 1.5)
-    seconds = rounds * (steps * step / on.clock + FILL + store) + TURN * (rounds - 1)
+    step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
+    begin, byte = (FILL, STORE) if p.grouped else (START, STORED)
+    store = rows * columns * stored * byte * (1 if plan.store == "tma" or stored == 4 else 1.5)
+    seconds = rounds * (steps * step / on.clock + begin + store)
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     memory = _streamed(p, plan, on, batch * _moved(p, plan, (m, n, k)), tasks, steps)
-    # Blocks that start and end together leave memory idle, and so do those without a task in the last round.
-    idle = 1 - (tasks - (cdiv(tasks, resident) - 1) * resident) / resident if rounds > 1 else 0.0
-    memory += 0.5 * (FILL + store) / rounds + IDLE * memory * idle / rounds**2
+    # Blocks that start and end together leave memory idle.
+    memory += 0.5 * (begin + store) / rounds
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = (max(memory, seconds) + 0.05 * min(memory, seconds)) * (NEAR if high * wide > 2 else 1.0)
-    seconds += (LAUNCH + CLUSTER * (high * wide > 1 and plan.share)) * len(p.outer)
+    shares = high * wide > 1 and plan.share
+    # Where power is the limit, the bytes that blocks share save as much.
+    seconds *= 1 + SHARING * (shares and not plan.back)
+    seconds += (LAUNCH + CLUSTER * shares) * len(p.outer)
     if plan.split > 1:
-        seconds += LAUNCH + 2.0 * plan.split * batch * m * n * 4 / on.memory
+        seconds += ADD + 2.0 * plan.split * batch * m * n * 4 / ADD_RATE
         # Sums of a result that is contiguous along neither axis are stored one by one.
         seconds += SCATTERED * batch * m * n * (1 not in p.out.strides[1:])
     for name in plan.pack:

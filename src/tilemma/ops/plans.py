@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,21 +21,29 @@ from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.errors import TilemmaError
 from tilemma.fingerprint import fingerprint
+from tilemma.kernels import Kernel
 from tilemma.ops.candidates import ranked
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware
 from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.steps import steps
 from tilemma.ops.workspace import allocate
-from tilemma.runtime import PreparedLaunch
+from tilemma.runtime import PreparedLaunch, cuda_device
 from tilemma.runtime.arrays import ArrayRef, describe, facts, stream_source
 
 # Libraries that allocate what a plan needs besides the caller's arrays.
 ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
-# How many plans are measured, and for how long each in one round, in seconds.
-MEASURED, ROUND, ROUNDS = 10, 4e-3, 5
+# How many plans are measured, in how many rounds, or in so many seconds, but not in fewer rounds than these; the
+# rounds before the first that counts.
+MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.5, 5, 2
+# At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
+COPIES, SPREAD, UNIT = 11, 96 << 20, 256
+# The L2 cache is emptied by a write of this many times its size.
+FLUSH = 4
+# Threads that wait for the assembler.
+WAITING = 8
 # By how much another plan has to be faster than the model's.
-MARGIN = 0.03
+MARGIN = 0.02
 
 _winners: Bounded[str, Plan] = Bounded(1024)
 
@@ -95,77 +106,156 @@ def store_winner(key: str, winner: Plan) -> None:
 
 
 def variants(found: Sequence[Estimate]) -> list[Plan]:
-    """The plans worth measuring: the model's first, and the best of them with other rasters."""
-    plans = [e.plan for e in found[:MEASURED]]
+    """The plans worth measuring: the model's first, the next best that differ in tile, parts or cluster, the best
+    of tiles that these do not have, and the first with other rasters."""
+    different: dict[Any, Plan] = {}
+    for p in (e.plan for e in found):
+        different.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share), p)
+    ordered = list(different.values())
+    plans = ordered[: MEASURED - MEASURED // 2]
+    tiles = {(p.tile[:2], p.swap) for p in plans}
+    for p in ordered:
+        if len(plans) < MEASURED and (p.tile[:2], p.swap) not in tiles:
+            tiles.add((p.tile[:2], p.swap))
+            plans.append(p)
     plans += [replace(plans[0], raster=r) for r in (4, 8) if plans[0].by_hand]
     plans += [replace(plans[0], by_hand=False) for _ in (0,) if plans[0].by_hand and plans[0].share]
     return list(dict.fromkeys(plans))
 
 
 def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -> Plan:
-    """The fastest of `variants`: medians over rounds that run each plan once."""
+    """The fastest of `variants`: launches for several copies of the operands, the L2 cache emptied before the
+    first, in rounds that run each plan once."""
     from rich.console import Console
     from rich.progress import Progress
 
     stream = stream_source(problem.lhs)()
-    ready: dict[Plan, tuple[list[PreparedLaunch], int, Any]] = {}
-    plans = variants(found)
     console = Console(file=sys.stderr, quiet=quiet)
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring plans", total=len(plans) * (ROUNDS + 1))
-        for plan in plans:
-            try:
-                launches, work = prepared(problem, plan)
-            except TilemmaError as e:
-                console.print(f"{plan}: {e.message}")
-                progress.advance(task, ROUNDS + 1)
-                continue
-            once = _seconds(launches, 1, stream)
-            once = min(once, _seconds(launches, 2, stream))
-            ready[plan] = launches, max(1, round(ROUND / once)), work
-            progress.advance(task)
-        times: dict[Plan, list[float]] = {p: [] for p in ready}
-        for _ in range(ROUNDS):
-            for plan, (launches, count, _) in ready.items():
-                times[plan].append(_seconds(launches, count, stream))
+    plans = variants(found)
+    with Progress(console=console, transient=True) as progress, _copied(problem) as problems:
+        task = progress.add_task("measuring plans", total=len(plans) + ROUNDS)
+        ready: dict[Plan, list[list[PreparedLaunch]]] = {}
+        # The assembler runs in processes of its own: plans wait for it together.
+        with ThreadPoolExecutor(WAITING) as pool:
+            waiting = []
+            for plan in plans:
+                calls, work = _calls(problem, plan)
+                waiting.append((plan, work, [pool.submit(_launches, [call]) for call in calls]))
+            for plan, work, calls_ready in waiting:
+                try:
+                    first = [x for each in calls_ready for x in each.result()]
+                    ready[plan] = [first, *(_launches(_calls(p, plan, work)[0]) for p in problems)]
+                except TilemmaError as e:
+                    console.print(f"{plan}: {e.message}")
                 progress.advance(task)
-    if not times:
-        return found[0].plan
-    return winner(times, found[0].plan)
+        times: dict[Plan, list[float]] = {p: [] for p in ready}
+        if times:
+            for _ in _rounds(ready, times, stream):
+                progress.advance(task)
+    return winner(times, found[0].plan) if times else found[0].plan
 
 
 def winner(times: Mapping[Plan, Sequence[float]], first: Plan) -> Plan:
-    """The plan with the smallest median; the model's ``first`` unless that is faster by more than `MARGIN`.
+    """The fastest plan; the model's ``first`` unless another is faster by more than `MARGIN`.
 
-    Short runs at boost clocks, with warm caches, differ by less than that for reasons that do not last.
+    Plans are compared by the median of their ratios within rounds: clocks change from round to round.
     """
-    medians = {p: statistics.median(t) for p, t in times.items()}
-    best = min(medians, key=lambda p: medians[p])
-    return first if first in medians and medians[first] <= (1 + MARGIN) * medians[best] else best
+    base = times.get(first, next(iter(times.values())))
+    ratios = {p: statistics.median([x / y for x, y in zip(t, base, strict=True)]) for p, t in times.items()}
+    best = min(ratios, key=lambda p: ratios[p])
+    return first if first in times and ratios[best] >= 1 - MARGIN else best
 
 
-def _seconds(launches: Sequence[PreparedLaunch], count: int, stream: int) -> float:
-    """Host time of one call out of ``count`` back to back, the device idle before and after."""
-    device = launches[0].device
+def _rounds(
+    ready: Mapping[Plan, Sequence[Sequence[PreparedLaunch]]], times: dict[Plan, list[float]], stream: int
+) -> Iterator[None]:
+    """Rounds that append the time of a call by each plan to ``times``: `ROUNDS`, or fewer in `SECONDS`.
+
+    ``ready``: for each plan its launches, for each copy of the operands.
+    """
+    device = next(iter(ready.values()))[0][0].device
+    driver, size = device.driver, FLUSH * max(device.l2_bytes, 1)
     with device.active():
-        device.driver.synchronize(stream)
-        begin = time.perf_counter()
+        driver.synchronize(stream)
+        place = driver.allocate(size)
+        try:
+            start, stop = driver.event(), driver.event()
+            begin = time.perf_counter()
+            for number in range(-WARMING, ROUNDS):
+                for plan, calls in ready.items():
+                    # The write empties the cache, and keeps the device busy while the host enqueues the launches.
+                    driver.fill_async(place, 0, size, stream)
+                    driver.record(start, stream)
+                    for launch in itertools.chain(*calls):
+                        launch.start(stream)
+                    driver.record(stop, stream)
+                    seconds = driver.elapsed(start, stop) / len(calls)
+                    if number >= 0:
+                        times[plan].append(seconds)
+                if number >= FEWEST - 1 and time.perf_counter() - begin > SECONDS:
+                    break
+                yield
+        finally:
+            driver.free(place)
+
+
+@contextlib.contextmanager
+def _copied(problem: Problem) -> Iterator[list[Problem]]:
+    """``problem`` for other operands of the same shapes, whose values do not matter: as many as together exceed
+    the L2 cache, at most `COPIES`, and none for large operands."""
+    operands = problem.lhs, problem.rhs
+    rooms = [-(-_span(x) // UNIT) * UNIT + UNIT for x in operands]
+    count = min(COPIES, SPREAD // sum(rooms))
+    if count < 1 or any(s < 0 for x in operands for s in x.strides):
+        yield []
+        return
+    device = cuda_device(problem.lhs.device[1])
+    with device.active():
+        # Zeros: what other programs left there could be slower to multiply.
+        place = device.driver.allocate_zeroed(count * sum(rooms))
+    try:
+        found, at = [], place
         for _ in range(count):
-            for launch in launches:
-                launch.start(stream)
-        device.driver.synchronize(stream)
-        return (time.perf_counter() - begin) / count
+            moved = []
+            for x, room in zip(operands, rooms, strict=True):
+                moved.append(x._replace(pointer=at + x.pointer % UNIT, owner=None))
+                at += room
+            found.append(replace(problem, lhs=moved[0], rhs=moved[1]))
+        yield found
+    finally:
+        with device.active():
+            device.driver.free(place)
+
+
+def _span(x: ArrayRef) -> int:
+    """Bytes from the first element of an array to the end of its last."""
+    return (1 + sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True))) * x.dtype.bytes
+
+
+_Calls = list[tuple[Kernel, tuple[Any, ...], dict[str, Any]]]
+
+
+def _calls(
+    problem: Problem, plan: Plan, work: Mapping[str, Any] | None = None
+) -> tuple[_Calls, Mapping[str, Any]]:
+    """The kernel calls of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
+    planned = transposed_product(problem) if plan.swap else problem
+    work = allocate(planned, plan, problem.lhs) if work is None else work
+    found = []
+    for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
+        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
+        found.append((step.kernel, args, step.constants))
+    return found, work
+
+
+def _launches(calls: _Calls) -> list[PreparedLaunch]:
+    return [x for kernel, args, values in calls for x in kernel.on("cuda").prepare(*args, **values)]
 
 
 def prepared(problem: Problem, plan: Plan) -> tuple[list[PreparedLaunch], Any]:
     """The launches of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
-    planned = transposed_product(problem) if plan.swap else problem
-    work = allocate(planned, plan, problem.lhs)
-    launches: list[PreparedLaunch] = []
-    for step in steps(planned, plan, {n: describe(x) for n, x in work.items()}):
-        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
-        launches += step.kernel.on("cuda").prepare(*args, **step.constants)
-    return launches, work
+    calls, work = _calls(problem, plan)
+    return _launches(calls), work
 
 
 # ---- what `ops.plan` returns ---------------------------------------------------------------------------------
