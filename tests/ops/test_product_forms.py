@@ -260,6 +260,38 @@ def test_slices_of_k_have_warpgroups_of_their_own(
     assert testing.share_of_bound(found, value, 1.01 * bound) <= 1
 
 
+# Rows, warpgroups along the columns and along K, and parts.
+PARTED = ((16, 1, 1, 2), (24, 2, 1, 4), (64, 1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "target, looks, tile, kind, epilogue",
+    pairwise(("cpu", "sm_80", "sm_90a"), (0, 32), range(len(PARTED)), ("s4", "s8"), (True, False)),
+)
+def test_parts_of_k_are_added_in_the_kernel(
+    target: str, looks: int, tile: int, kind: str, epilogue: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By blocks that wait for each other, or by the last one."""
+    compute = forms.run
+    options: dict[str, Any] = {"target": "cpu"} if target == "cpu" else {"target": "machine", "arch": target}
+    monkeypatch.setattr(forms, "run", lambda ready: compute(ready, **options))
+    monkeypatch.setattr(mixed_products, "LOOKS", looks)
+    rows, groups, slices, parts = PARTED[tile]
+    chosen = MixedTile(rows, groups, slices, 64, parts, step=32, joined=True)
+    monkeypatch.setattr(mixed_plan, "tile", lambda *_, **__: chosen)
+    b = tm.quantize(testing.random_array((512, 136), "f32", 0), kind, 64)
+    a, bias = testing.random_array((20, 512), "bf16", 1), testing.random_array((136,), "f32", 2)
+    given: dict[str, Any] = {"bias": bias, "alpha": 0.5, "activation": "relu"} if epilogue else {}
+    found = ops.mixed_matmul(a, b, out_dtype="f32", **given)
+    weights = b.dequantize()
+    value = wide(a) @ wide(weights)
+    if epilogue:
+        value = np.maximum(0.5 * value + wide(bias), 0)
+    scaled = (0.5, 0.0, None, bias, "relu") if epilogue else (1.0, 0.0, None, None, None)
+    bound = testing.error_bound(a, weights.astype(a.dtype), "f32", "f32", *scaled)
+    assert testing.share_of_bound(found, value, 1.01 * bound) <= 1
+
+
 @settings(deadline=None)
 @given(
     st.integers(1, 64), st.integers(1, 30_000), st.integers(1, 300), st.sampled_from((32, 64, 96, 128, 256)),
@@ -269,11 +301,11 @@ def test_tiles_of_mixed_products(m: int, n: int, steps: int, group: int, bits: i
     """Steps and groups meet, three stages fit beside the sums of slices, and parts of K are whole steps."""
     s, on = mixed_plan.MixedShape(1, m, n, steps * group, bits, group, plain), Hardware(sms=sms)
     t = mixed_plan.tile(s, on, on_cpu=False)
-    assert t.rows >= m and t.groups * t.slices <= 4
+    assert t.rows >= m and t.groups * t.slices <= (8 if t.warps else 4)
     for length in (t.depth, t.slices * t.depth):
         assert length % group == 0 or group % length == 0
     stage = t.slices * t.depth * (t.groups * 64 * bits // 8 + 2 * t.rows)
-    sums = 4 * t.slices * t.groups * 64 * t.rows if t.slices > 1 else 0
+    sums = 4 * (t.slices - 1) * t.groups * 64 * t.rows
     assert t.slices == 1 or 3 * stage + sums <= on.shared
     assert t.parts == 1 or (plain and s.k % (t.parts * t.slices * t.depth) == 0 and s.k // t.parts % group == 0)
 
@@ -286,7 +318,7 @@ def test_tiles_of_mixed_products(m: int, n: int, steps: int, group: int, bits: i
 def test_the_ring_leaves_room_for_the_sums_of_slices(tile: MixedTile, group: int) -> None:
     """Rows of stored sums are padded, which takes shared memory from the stages."""
     constants = {"TV": "s4", "GROUP": group, **tile.constants, **tile.own(group)}
-    assert "in a ring of" in str(mixed_sums.compile("sm_90a", **constants).explain())
+    assert "in a ring of" in str(mixed_sums().compile("sm_90a", **constants).explain())
 
 
 def test_launches_take_their_addresses_from_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

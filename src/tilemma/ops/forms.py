@@ -104,8 +104,10 @@ def prepared(
     operands: Sequence[Operand],
     named: Mapping[str, ArrayRef | None],
     constants: Mapping[str, Any],
+    room: Sequence[tuple[ArrayRef, Source]] = (),
 ) -> Prepared:
-    """The kernel calls for at most four ``operands``; ``named`` are the caller's arrays, for the checks of memory.
+    """The kernel calls for at most four ``operands``; ``named`` are the caller's arrays, for the checks of memory,
+    and ``room`` follows the result.
 
     Raises MixedDevices, ReadOnlyArray, SelfOverlappingArray, OverlappingArrays.
     """
@@ -127,7 +129,7 @@ def prepared(
         if flat[2] is not None:
             addends = part(flat[2], at[2]), ("c", at[2])
         biases = nothing(problem, (1, 1)) if bias is None else (part(bias, 0), ("bias", 0))
-        taken += [addends, biases, (part(target, at[3]), ("out", at[3]))]
+        taken += [addends, biases, (part(target, at[3]), ("out", at[3])), *room]
         values = epilogue_constants(problem, addends[0], biases[0], target)
         steps.append(
             Step(

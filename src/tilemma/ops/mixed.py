@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.dtypes import f32, s64
 from tilemma.errors import WrongArgumentType, described
 from tilemma.kernels import Kernel
 from tilemma.ops import forms, mixed_plan
@@ -15,11 +16,12 @@ from tilemma.ops.arguments import Call, Rules, ending, transposed
 from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.mixed_kernels import mixed_sums, mixed_tiles, widened_weights
-from tilemma.ops.mixed_plan import MixedShape
+from tilemma.ops.mixed_plan import MixedShape, MixedTile
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
-from tilemma.ops.steps import Step, absent, batches, epilogue_constants, part
+from tilemma.ops.steps import LOOKS, Source, Step, absent, batches, epilogue_constants, part, unread
+from tilemma.ops.workspace import rooms
 from tilemma.quantized import TYPES, Quantized, check_fields
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
@@ -51,15 +53,23 @@ def mixed_matmul(
     if not isinstance(b, Quantized):
         wanted = "what `tilemma.quantize` makes"
         raise WrongArgumentType(function="mixed_matmul", name="b", got=described(b), wanted=wanted)
-    check_fields("mixed_matmul", b)
+    # A call that was checked before is found by its arrays and options, whose hashes do not tell 1 from True.
+    if type(b.shape) is not tuple or any(type(n) is not int for n in (b.group, *b.shape)):
+        check_fields("mixed_matmul", b)
     named = {"a": a, "values": b.values, "scales": b.scales, "zeros": b.zeros, "c": c, "bias": bias, "out": out}
     recorded = differentiable("mixed_matmul", named)
     if recorded is not None:
+        check_fields("mixed_matmul", b)
         end = {"out_dtype": out_dtype, "alpha": alpha, "beta": beta, "activation": activation}
         return recorded(**named, type=b.type, group=b.group, **end)
     arrays = (a, b.values, c, bias, out, b.scales, b.zeros, None)
     options = (b.type, b.group, b.shape, out_dtype, alpha, beta, activation)
-    return forms.compute("mixed_matmul", arrays, options, lambda: prepare(arrays, options))
+
+    def checked() -> Prepared:
+        check_fields("mixed_matmul", b)
+        return prepare(arrays, options)
+
+    return forms.compute("mixed_matmul", arrays, options, checked)
 
 
 def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
@@ -89,10 +99,17 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name, "AB": batches(left, "B"),
         "GROUP": group,
     }  # fmt: skip
-    kernel = mixed_sums
+    kernel: Kernel = mixed_sums()
+    room: tuple[tuple[ArrayRef, Source], ...] = ()
+    specs: dict[str, tuple[tuple[int, ...], str]] = {}
     if away is None and _summed(weights, kind, group):
         tile = mixed_plan.tile(whole, on, on_cpu=on_cpu)
         constants |= {"TV": kind, **tile.own(group)}
+        specs = tile.room(m, n)
+        room = _room(call.a, specs)
+        once = tile.blocks(whole) <= on.sms
+        kernel = mixed_sums(persistent=not once)
+        constants |= _joined(tile, once) if specs else {}
     else:
         tile = mixed_plan.single(whole, on, on_cpu=on_cpu)
         kernel, shift = mixed_tiles, steps if away is None else away
@@ -100,9 +117,24 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         constants |= {"TZ": shift.dtype.name, "PACKED": kind == "s4", "ZEROS": away is not None}
     constants |= tile.constants
     named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
-    if tile.parts > 1:
-        return _in_parts(call, kernel, out, result, made, operands, named, constants, tile.parts)
-    return forms.prepared(call, out, result, made, kernel, operands, named, constants)
+    if tile.parts > 1 and not specs:
+        return _in_parts(call, kernel, out, result, made, operands, named, constants, tile.parts, room)
+    ready = forms.prepared(call, out, result, made, kernel, operands, named, constants, room)
+    return replace(ready, work=specs)
+
+
+def _room(a: ArrayRef, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tuple[tuple[ArrayRef, Source], ...]:
+    """The arrays in which blocks leave the sums of parts of K, and count their arrivals."""
+    if not specs:
+        return (unread(a, (1, 1, 1), f32), ("a", 0)), (unread(a, (1, 1), s64), ("a", 0))
+    return tuple((describe(x)._replace(writable=True), (f"work.{n}", 0)) for n, x in rooms(specs, a).items())
+
+
+def _joined(tile: MixedTile, once: bool) -> dict[str, Any]:
+    """The constants of `mixed_sums` for parts of K that are added in the kernel.  Blocks wait for each other where
+    all run at the same time (``once``)."""
+    names = {n: n for n in ("PARTS", "PART0", "PART1", "WORDS", "WORD1")}
+    return {"SPLIT": tile.parts, "LOOKS": LOOKS if once else 0, **names}
 
 
 def _summed(values: ArrayRef, kind: str, group: int) -> bool:
@@ -154,8 +186,12 @@ def _divided(x: ArrayRef, axis: int, parts: int) -> ArrayRef:
 def _in_parts(
     call: Call, kernel: Kernel, out: Any, result: ArrayRef, made: bool, operands: list[Operand],
     named: Mapping[str, ArrayRef | None], constants: Mapping[str, Any], parts: int,
+    unused: tuple[tuple[ArrayRef, Source], ...],
 ) -> Prepared:  # fmt: skip
-    """Products of ``parts`` slices of K in f32, and the call that adds them in order and applies the epilogue."""
+    """Products of ``parts`` slices of K in f32, and the call that adds them in order and applies the epilogue.
+
+    ``unused``: the parameters of ``kernel`` for parts that it adds itself.
+    """
     shape = (parts, *result.shape)
     room = empty_like_first(call.a, shape, "f32")
     work = describe(room)._replace(writable=True)
@@ -163,7 +199,8 @@ def _in_parts(
     pieces = [replace(x, array=_divided(x.array, a, parts)) for x, a in zip(operands, (1, 1, 0, 0), strict=False)]
     plain = replace(call, c=None, bias=None, alpha=1.0, beta=0.0, activation=None, out=None, out_dtype="f32")
     batch = dict.fromkeys(("AB", "VB", "SB", "ZB")[: len(pieces)], "B")
-    first = forms.prepared(plain, room, work, True, kernel, pieces, {}, {**constants, **batch}).steps[0]
+    values = {**constants, **batch}
+    first = forms.prepared(plain, room, work, True, kernel, pieces, {}, values, unused).steps[0]
     renamed = tuple(("work.partial" if name == "out" else name, at) for name, at in first.sources)
     c, bias, alpha, beta, epilogue = ending(call, result, made, dict(named))
     added = None if c is None or epilogue.addend != "c" else _wide(c)

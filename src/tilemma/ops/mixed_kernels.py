@@ -2,70 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, shared
+from tilemma.kernels import Kernel
 from tilemma.ops.epilogue import EpilogueFunction, Place, epilogue_function
+from tilemma.ops.split_k import SplitKReduction
 
 # Weights that a warpgroup multiplies, or a warp: its rows of the transposed product.
 ROWS = 64
+# Stores sums, of a share of the columns of this number and width.
+Finish = Callable[[Any, Any, int], None]
+# Of the sums of an instance, its number, and what stores their total.
+Join = Callable[[Any, Any, Finish], None]
+
+
+@dataclass(frozen=True)
+class ResultTile:
+    """A block's tile of the result: ``columns`` rows of activations, and ``groups`` of ROWS weights."""
+
+    batch: Any
+    m: Any
+    n: Any
+    columns: int
+    groups: int
 
 
 def store_transposed(
-    mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int,
-    slices: int = 1, level: str = "group-4",
+    mc: Any, out: Any, epilogue: EpilogueFunction, tile: ResultTile, slices: int = 1, level: str = "group-4",
+    join: Join | None = None,
 ) -> None:  # fmt: skip
     """Stores the transposed tile ``mc`` [groups * ROWS, columns] of a block with the epilogue.
 
     The instances of ``level`` of ``slices`` slices of K have sums of their own, which are added in the order of K.
+    ``join`` adds these to the sums of other blocks.
     """
+    groups, part = tile.groups, (ROWS, tile.columns)
+
+    def store(mc: Any, p: Any) -> None:
+        finish = partial(_store_part, out, epilogue, tile, p)
+        if join is None:
+            finish(mc, 0, tile.columns)
+        else:
+            join(mc, p, finish)
+
     if slices == 1:
         for p, _ in parallel(groups, 1, level=level):
-            _store_part(mc, out, epilogue, tile, columns, groups, p)
+            store(mc, p)
         return
-    room = shared("f32", slices, groups * ROWS, columns)
+    # The sums of the first slice stay in registers.
+    room = shared("f32", slices - 1, groups * ROWS, tile.columns)
     for p, s in parallel(groups, slices, level=level):
-        mma.store(mc, room.subspan(1, ROWS, columns).at(s, p, 0).sqz())
+        with if_(s > 0):
+            mma.store(mc, room.subspan(1, *part).at(s - 1, p, 0).sqz())
     for p, s in parallel(groups, slices, level=level):
         with if_(s == 0):
             for other in range(1, slices):
-                more = mma.frag("f32", ROWS, columns)
-                mma.load(room.subspan(1, ROWS, columns).at(other, p, 0).sqz(), into=more)
+                more = mma.frag("f32", *part)
+                mma.load(room.subspan(1, *part).at(other - 1, p, 0).sqz(), into=more)
                 for i, j in apply(mc):
                     mc[i, j] = mc[i, j] + more[i, j]
-            _store_part(mc, out, epilogue, tile, columns, groups, p)
+            store(mc, p)
 
 
 def _store_part(
-    mc: Any, out: Any, epilogue: EpilogueFunction, tile: tuple[Any, Any, Any], columns: int, groups: int, p: Any
+    out: Any, epilogue: EpilogueFunction, tile: ResultTile, p: Any, mc: Any, share: Any, width: int
 ) -> None:
-    """Stores part ``p`` of the tile, that of an instance."""
-    batch, m, n = tile
-    at = Place(batch, batch, batch, batch, m * columns, (n * groups + p) * ROWS)
+    """Stores ``width`` columns of part ``p`` of the tile, that of an instance: the share of this number."""
+    n = tile.n * tile.groups + p
+    at = Place(*[tile.batch] * 4, tile.m * tile.columns + share * width, n * ROWS)
     if not epilogue.plain:
         for i, j in apply(mc):
             mc[i, j] = epilogue.of(mc[i, j], at, j, i)
-    mma.store(mc, out.subspan(1, columns, ROWS).at(batch, m, n * groups + p).sqz(), transp=True)
+    there = out.subspan(1, width, ROWS).at(tile.batch, tile.m * (tile.columns // width) + share, n)
+    mma.store(mc, there.sqz(), transp=True)
 
 
-@tm.kernel(pipeline=tm.Pipeline(producer=True))
-def mixed_sums(
+def _add_part(
+    room: tuple[Any, Any], split: int, looks: int, tile: ResultTile, number: Any, part: Any, mc: Any, p: Any,
+    finish: Finish,
+) -> None:  # fmt: skip
+    """Adds the sums of part ``p`` of tile ``number`` to those of the other parts of K."""
+    SplitKReduction(*room, p, split, ROWS, tile.columns, looks).add(mc, number, part, finish)
+
+
+def sums_of_groups(
     a: tm.Global["T", "AB", "M", "K"],
     values: tm.Global["TV", "VB", "N", "K"],
     scales: tm.Global["TS", "SB", "GROUP_COUNT", "N"],
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "B", "M", "N"],
+    parts: tm.Global["f32", "PARTS", "PART0", "PART1"],
+    words: tm.Global["s64", "WORDS", "WORD1"],
     alpha: tm.Float,
     beta: tm.Float,
     *,
     # Element types.
     T="f16", TV="s8", TS="f32", TC="f16", TB="f16", TO="f16",
     # Dimensions of the arrays, and which of them are contiguous.
-    AB="B", VB=1, SB=1, C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
+    AB="B", VB=1, SB=1, C0="M", C1="N", BIAS_BATCH=1, BIAS="N", PARTS=1,
+    PART0=1, PART1=1, WORDS=1, WORD1=1,
     # The plan.
     GROUP=128, TILE_M=16, TILE_K=64, GROUPS=1, SLICES=1, STEP=32, LEVEL="group-4",
+    SPLIT=1, LOOKS=0,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -73,39 +117,52 @@ def mixed_sums(
 
     The transposed product is computed: the weights are its left operand.  Their values are exact in T.  The
     products of each group are summed apart, and this sum is scaled in f32.  SLICES steps along K are copied
-    together, and each is multiplied by warpgroups of its own, or with LEVEL "group" by warps.  SLICES * TILE_K is
-    a multiple of GROUP, or divides it.  STEP divides GROUP and TILE_K: so many of K are multiplied while the next
-    are converted.
+    together, and each is multiplied by warpgroups of its own, or with LEVEL "group" by warps.
+    SLICES * TILE_K is a multiple of GROUP, or divides it.  STEP divides GROUP and TILE_K: so many of K are
+    multiplied while the next are converted.  With SPLIT > 1 each block multiplies one of so many parts of K, and
+    those of a tile add theirs in the order of K: `split_k`.
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     UNIT, EACH, DEPTH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1), SLICES * TILE_K
     LINES = max(DEPTH // GROUP, 1)
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
-    for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
+    STEPS = cdiv(K, DEPTH) if SPLIT == 1 else K // (SPLIT * DEPTH)
+    tiles = cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M)
+    for z, n, m in parallel(out.shape[0] * SPLIT, *tiles, level="block", overlap=True):
+        batch, part = (z, 0) if SPLIT == 1 else (z // SPLIT, z % SPLIT)
         a_s, w_s = shared(T, TILE_M, DEPTH), shared(TV, GROUPS * ROWS, DEPTH)
         s_s = shared(TS, 1, LINES, GROUPS * ROWS)
         mc = mma.frag("f32", ROWS, TILE_M, init=0.0)
-        for k in foreach(cdiv(K, DEPTH)):
-            own = batch if VB != 1 else 0
+        for step in foreach(STEPS):
+            own, k = batch if VB != 1 else 0, step if SPLIT == 1 else part * STEPS + step
             dma.copy(values.subspan(1, GROUPS * ROWS, DEPTH).at(own, n, k).sqz(), w_s)
             dma.copy(a.subspan(1, TILE_M, DEPTH).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
             which, first = k * DEPTH // GROUP, n * GROUPS * ROWS
             dma.copy(scales.view(1, LINES, GROUPS * ROWS).from_(batch if SB != 1 else 0, which, first), s_s)
             for p, s in parallel(GROUPS, SLICES, level=LEVEL):
-                parts = []
+                sums = []
                 for g in range(EACH):
-                    part = mma.fill(0.0, "f32")
+                    some = mma.fill(0.0, "f32")
                     for q in range(UNIT // STEP):
                         at = (s * EACH + g) * (UNIT // STEP) + q
                         weights = mma.load(w_s.subspan(ROWS, STEP).at(p, at), dtype=T)
-                        mma.row.row(part, weights, mma.load(a_s.subspan(TILE_M, STEP).at(0, at)))
-                    step, line = mma.frag(TS, ROWS), s * TILE_K // GROUP + g
-                    mma.load(s_s.subspan(1, 1, ROWS).at(0, line, p).sqz(), step)
-                    parts.append((part, step))
-                for part, step in parts:
+                        mma.row.row(some, weights, mma.load(a_s.subspan(TILE_M, STEP).at(0, at)))
+                    factor, line = mma.frag(TS, ROWS), s * TILE_K // GROUP + g
+                    mma.load(s_s.subspan(1, 1, ROWS).at(0, line, p).sqz(), factor)
+                    sums.append((some, factor))
+                for some, factor in sums:
                     for i, j in apply(mc):
-                        mc[i, j] = tm.math.fma(part[i, j], step[i].astype("f32"), mc[i, j])
-        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS, SLICES, LEVEL)
+                        mc[i, j] = tm.math.fma(some[i, j], factor[i].astype("f32"), mc[i, j])
+
+        tile, number = ResultTile(batch, m, n, TILE_M, GROUPS), n * tiles[1] + m
+        join = partial(_add_part, (parts, words), SPLIT, LOOKS, tile, number, part) if SPLIT > 1 else None
+        store_transposed(mc, out, epilogue, tile, SLICES, LEVEL, join)
+
+
+@cache
+def mixed_sums(persistent: bool = True) -> Kernel:
+    """The kernel, with blocks that compute several tiles one after another, or one."""
+    return tm.kernel(pipeline=tm.Pipeline(producer=True, persistent=persistent))(sums_of_groups)
 
 
 @tm.kernel(pipeline=tm.Pipeline(producer=True))
@@ -137,7 +194,9 @@ def mixed_tiles(
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     EACH = 2 if PACKED else 1
     epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
-    for batch, n, m in parallel(out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block"):
+    for batch, n, m in parallel(
+        out.shape[0], cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M), level="block", overlap=True
+    ):
         a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K // EACH)
         mc = mma.fill(0.0, "f32")
         for k in foreach(cdiv(K, TILE_K)):
@@ -170,7 +229,7 @@ def mixed_tiles(
                         value = value - away.astype("f32")
                     weights[i, j] = (value * factor.astype("f32")).astype(T)
                 mma.row.row(mc, weights, mma.load(a_s))
-        store_transposed(mc, out, epilogue, (batch, m, n), TILE_M, GROUPS)
+        store_transposed(mc, out, epilogue, ResultTile(batch, m, n, TILE_M, GROUPS))
 
 
 @tm.kernel
@@ -193,7 +252,7 @@ def widened_weights(
     """out = (values - zeros) * scales, computed in f32 and rounded to T.  COLUMNS divides GROUP, or is it."""
     N, K = out.shape
     WARPS, EACH = 4, 32
-    for n, k in parallel(cdiv(N, WARPS * EACH), cdiv(K, COLUMNS), level="block"):
+    for n, k in parallel(cdiv(N, WARPS * EACH), cdiv(K, COLUMNS), level="block", overlap=True):
         v_s, w_s = shared(TV, WARPS * EACH, COLUMNS), shared(T, WARPS * EACH, COLUMNS)
         dma.copy(values.subspan(WARPS * EACH, COLUMNS).at(n, k), v_s)
         step, shift = mma.frag(TS, EACH, init=0.0), mma.frag(TZ, EACH, init=0.0)

@@ -18,6 +18,8 @@ _UNIT = 128
 _MOST_ROWS = 64
 # Warpgroups of a block: one alone waits for each of its own multiplies, four had the rate of two.
 _WARPGROUPS = 4
+# Warps of a block that multiply by themselves: with eight, one of each two works while the other waits.
+_WARPS = (4, 8)
 # Parts of K.
 _PARTS = (1, 2, 4, 8)
 # With four warpgroups a thread has about 112 registers: for more rows ptxas 13.5 spills, or waits for each
@@ -25,15 +27,21 @@ _PARTS = (1, 2, 4, 8)
 _OVERLAPPED_ROWS = 8
 # Stages below which copies are not issued early enough.
 _ENOUGH_STAGES = 3
-# Fitted to times on an H200 with 4-bit weights 8192 x 8192 and 1 to 64 rows: clocks from the start of a unit to
-# the end of its multiplies; the launch and the first copy; the call that adds parts; the share of what is not the
-# bottleneck that adds to its time; bytes a clock into an SM from the L2 cache while all read.
-_LATENCY, _START, _ADD, _EXPOSED, _CACHE = 470.0, 0.9e-6, 4.5e-6, 0.2, 52.0
+# Fitted to times on an H200 with 4-bit weights of five shapes and 1 to 64 rows.  The first copy; what blocks that
+# compute several tiles take longer; bytes a clock into an SM from the L2 cache while all read.
+_START, _AGAIN, _CACHE = 0.9e-6, 2.0e-6, 64.0
+# Clocks from the start of a warpgroup's unit to the end of its multiplies, and for each row; the share of what is
+# not the bottleneck that adds to the time of a unit, of warpgroups and of warps.
+_LATENCY, _LATENCY_ROW, _EXPOSED, _EXPOSED_WARPS = 575.0, 5.3, 0.2, 0.12
+# The kernel that adds parts, which starts later where blocks fill the SMs and it is large.  Blocks that add
+# theirs, and how much longer their sums take than the memory.
+_ADD, _LATE, _JOIN, _JOIN_BYTES = 0.8e-6, 2.3e-6, 2.0e-6, 1.6
 # Clocks of a unit's conversions: 189 instructions in the loop of a warp of each scheduler (SASS of ptxas 13.5), or
-# 469 of one of the four warps that mma.sync feeds from their own words, and 79 for further 8 rows.
-_CONVERT, _OWN_WORDS, _OWN_ROWS = 189.0, 400.0 / 4, 79.0 / 4
+# 469 of one of the four warps that mma.sync feeds from their own words, and 79 for further 8 rows.  What a warp
+# alone on its scheduler takes longer; and each further scaling of sums in a unit.
+_CONVERT, _OWN_WORDS, _OWN_ROWS, _ALONE, _SCALE = 189.0, 400.0 / 4, 79.0 / 4, 1.2, 40.0
 # The rate of mma.sync, as a share of that of wgmma, and the rows up to which it was faster.
-_SYNC_RATE, _WARP_ROWS = 0.62, 8
+_SYNC_RATE, _WARP_ROWS = 0.62, 16
 # Of K, what a warpgroup converts while the weights before are multiplied: it divides groups and steps.
 _STEP = 32
 
@@ -60,7 +68,7 @@ class MixedTile:
     multiplies in each step, of ``slices`` that are copied together; ``parts`` of K are products of their own.
 
     ``warps``: a warp has the place of a warpgroup.  ``step``: so many of K are multiplied while the next are
-    converted; 0: all of a group.
+    converted; 0: all of a group.  ``joined``: the blocks add the parts; another kernel does without.
     """
 
     rows: int
@@ -70,6 +78,7 @@ class MixedTile:
     parts: int
     warps: bool = False
     step: int = 0
+    joined: bool = False
 
     @property
     def constants(self) -> dict[str, int]:
@@ -79,7 +88,21 @@ class MixedTile:
     def own(self, group: int) -> dict[str, int | str]:
         """Of `mixed_sums` alone."""
         step = self.step or min(self.depth, group)
-        return {"SLICES": self.slices, "STEP": step, "LEVEL": "group" if self.warps else "group-4"}
+        level = "group" if self.warps else "group-4"
+        return {"SLICES": self.slices, "STEP": step, "LEVEL": level}
+
+    def blocks(self, s: MixedShape) -> int:
+        """The tiles of a product, with those of all parts of K."""
+        return s.batch * cdiv(s.m, self.rows) * cdiv(s.n, self.groups * ROWS) * self.parts
+
+    def room(self, m: int, n: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The arrays of `mixed_sums` for the sums of parts of a product [m, n], and for their counters; none where
+        another kernel adds them."""
+        if not self.joined:
+            return {}
+        tiles = cdiv(n, self.groups * ROWS) * cdiv(m, self.rows)
+        sums = (tiles * self.parts, self.groups * ROWS, self.rows)
+        return {"parts": (sums, "f32"), "words": ((tiles, self.groups), "s64")}
 
 
 def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
@@ -92,8 +115,8 @@ def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
     if on_cpu or not on.pipelines or s.m > _MOST_ROWS:
         return simple
 
-    def cost(t: MixedTile) -> tuple[float, int, int, int]:
-        return round(seconds(t, s, on), 7), t.parts, -t.groups * t.slices, -t.depth
+    def cost(t: MixedTile) -> tuple[float, int, int, int, bool]:
+        return round(seconds(t, s, on), 7), t.parts, -t.groups * t.slices, -t.depth, t.joined
 
     return min(candidates(s, on, simple.rows), key=cost, default=simple)
 
@@ -113,38 +136,66 @@ def single(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
 
 def seconds(t: MixedTile, s: MixedShape, on: Hardware) -> float:
     """The time of a call by the model.  Not modelled: weights that stay in the L2 cache between calls."""
-    blocks = s.batch * cdiv(s.m, t.rows) * cdiv(s.n, t.groups * ROWS) * t.parts
-    units = cdiv(s.k, t.parts * t.slices * _UNIT)
+    blocks = t.blocks(s)
+    units = t.groups * cdiv(s.k, t.parts * _UNIT)
     weights = _UNIT * ROWS * s.bits / 8 + 4 * ROWS * _UNIT / s.group
     busy = min(blocks, on.sms)
+    converting = _CONVERT
+    if t.warps:
+        alone = _ALONE if t.groups * t.slices == min(_WARPS) else 1.0
+        converting = alone * (_OWN_WORDS + _OWN_ROWS * t.rows / 8)
+    scalings = _UNIT // min(t.depth, s.group, _UNIT)
     clocks = (
         weights * busy / (on.memory / on.clock),
         (weights + 2 * _UNIT * t.rows / t.groups) / _CACHE,
         2 * _UNIT * ROWS * t.rows / (on.tensor * (_SYNC_RATE if t.warps else 1)),
-        _OWN_WORDS + _OWN_ROWS * t.rows / 8 if t.warps else _CONVERT,
+        converting + (scalings - 1) * _SCALE,
     )
     bound = max(clocks)
-    step = max(_LATENCY, t.groups * t.slices * (bound + _EXPOSED * (sum(clocks) - bound)))
-    adding = _ADD + 8 * t.parts * s.batch * s.m * s.n / on.memory if t.parts > 1 else 0.0
-    return LAUNCH + _START + cdiv(blocks, on.sms) * units * step / on.clock + adding
+    exposed = _EXPOSED_WARPS if t.warps else _EXPOSED
+    # Units that the warps of a block have begun.
+    begun = t.groups * t.slices * t.depth / _UNIT
+    unit = max((_LATENCY + _LATENCY_ROW * t.rows) / begun, bound + exposed * (sum(clocks) - bound))
+    rounds = cdiv(blocks, on.sms)
+    return LAUNCH + _START + _AGAIN * (rounds > 1) + rounds * units * unit / on.clock + _adding(t, s, on)
+
+
+def _adding(t: MixedTile, s: MixedShape, on: Hardware) -> float:
+    """The time to add parts."""
+    if t.parts == 1:
+        return 0.0
+    moved = 8 * t.parts * s.batch * s.m * s.n / on.memory
+    if t.joined:
+        return _JOIN + _JOIN_BYTES * moved
+    return _ADD + moved + _LATE * (s.m > 8 and 4 * t.blocks(s) > 3 * on.sms)
 
 
 def candidates(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
     """The tiles of `mixed_sums` for ``rows`` rows that fit the device."""
     base = _depth(s.group)
-    by_warps = (False, True) if rows <= _WARP_ROWS and s.bits == 4 else (False,)
-    for groups, slices, times, parts, warps in product((1, 2, 4), (1, 2, 4), (1, 2), _PARTS, by_warps):
-        t = MixedTile(rows, groups, slices, base * times, parts, warps, 0 if warps else _STEP)
+    found = [
+        MixedTile(rows, groups, slices, base * times, 1, step=_STEP)
+        for groups, slices, times in product((1, 2, 4), (1, 2, 3, 4), (1, 2))
+        if groups * slices < _WARPGROUPS
+        or (groups * slices == _WARPGROUPS and (base * times <= min(s.group, _UNIT) or rows <= _OVERLAPPED_ROWS))
+    ]
+    if rows <= _WARP_ROWS and s.bits == 4:
+        found += [
+            MixedTile(rows, groups, slices, depth, 1, warps=True)
+            for groups, slices, depth in product((1, 2, 4), (1, 2, 4, 8), {base, max(base // 2, _STEP)})
+            if groups * slices in _WARPS
+        ]
+    for t in found:
         step = t.slices * t.depth
-        if groups * slices > _WARPGROUPS or not (_meets(t.depth, s.group) and _meets(step, s.group)):
-            continue
-        if groups * slices == _WARPGROUPS and t.depth > min(s.group, _UNIT) and rows > _OVERLAPPED_ROWS:
-            continue
-        if warps and (groups * slices < _WARPGROUPS or times > 1):
-            continue
         fits = step <= max(s.k, base) and _ENOUGH_STAGES * _stage(t, s) <= _ring(t, on)
-        if fits and (parts == 1 or _divides(parts, t, s)):
-            yield t
+        if not (fits and _meets(t.depth, s.group) and _meets(step, s.group)):
+            continue
+        yield t
+        for parts in _PARTS[1:]:
+            if _divides(parts, t, s):
+                yield replace(t, parts=parts)
+                if not t.warps:
+                    yield replace(t, parts=parts, joined=True)
 
 
 def _divides(parts: int, t: MixedTile, s: MixedShape) -> bool:
@@ -168,6 +219,6 @@ def _stage(t: MixedTile, s: MixedShape) -> int:
 
 
 def _ring(t: MixedTile, on: Hardware) -> int:
-    """Bytes for stages beside the sums of slices, whose rows are padded by at most 32 bytes."""
-    sums = 4 * t.slices * t.groups * ROWS * (t.rows + 8) if t.slices > 1 else 0
+    """Bytes for stages beside the sums of all slices but one, whose rows are padded by at most 32 bytes."""
+    sums = 4 * (t.slices - 1) * t.groups * ROWS * (t.rows + 8)
     return on.shared - RESERVED - sums

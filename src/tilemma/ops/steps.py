@@ -173,11 +173,13 @@ MANY = 1 << 19
 
 def absent(problem: Problem, shape: tuple[int, ...], dtype: DType | None = None) -> tuple[ArrayRef, Source]:
     """A placeholder for a parameter that the kernel does not read."""
-    x = problem.lhs
-    kind = x.dtype if dtype is None else dtype
+    return unread(problem.lhs, shape, problem.lhs.dtype if dtype is None else dtype), ("lhs", 0)
+
+
+def unread(x: ArrayRef, shape: tuple[int, ...], dtype: DType) -> ArrayRef:
+    """``x`` as an array of ``shape`` that a kernel does not read."""
     strides = (0,) * len(shape)
-    made = x._replace(pointer=x.pointer & -16, shape=shape, strides=strides, dtype=kind, owner=(x.owner,))
-    return made, ("lhs", 0)
+    return x._replace(pointer=x.pointer & -16, shape=shape, strides=strides, dtype=dtype, owner=(x.owner,))
 
 
 def _scale(problem: Problem, scale: Scaling, name: str, offset: int) -> tuple[ArrayRef, Source]:

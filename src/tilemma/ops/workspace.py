@@ -21,10 +21,15 @@ COUNTERS = "words"
 
 
 def allocate(problem: Problem, plan: Plan, like: ArrayRef) -> dict[str, Any]:
-    """The arrays that ``plan`` needs: those by the library of ``like``, and the counters of its device and current
-    stream."""
-    found = {}
-    for name, (shape, dtype) in workspaces(problem, plan).items():
+    """The arrays that ``plan`` needs, as `rooms`."""
+    return rooms(workspaces(problem, plan), like)
+
+
+def rooms(specs: Mapping[str, tuple[tuple[int, ...], str]], like: ArrayRef) -> dict[str, Any]:
+    """Arrays of these shapes and types: those by the library of ``like``, and the counters of its device and
+    current stream."""
+    found: dict[str, Any] = {}
+    for name, (shape, dtype) in specs.items():
         if name != COUNTERS:
             found[name] = empty_like_first(like, shape, dtype)
         elif like.device[0] == "cpu":
