@@ -55,6 +55,11 @@ class Entry:
 
     def run(self, first: Any, out: Any) -> Any:
         """Allocate what the call needs like ``first``, start its launches, and return the result."""
+        made = self.start(first)
+        return made.get("out", out)
+
+    def start(self, first: Any) -> dict[str, Any]:
+        """Allocate what the call needs like ``first``, start its launches, and return what was allocated."""
         made = {source: make(first) for source, make in self.recipe.makes}
         places = tuple([pointer for _, pointer in made.values()])
         launches = self.kept.get(places)
@@ -65,7 +70,7 @@ class Entry:
         stream = self.recipe.stream()
         for launch in launches:
             launch.start(stream)
-        return made["out"][0] if "out" in made else out
+        return {source: x for source, (x, _) in made.items()}
 
 
 def maker(like: ArrayRef, shape: tuple[int, ...], dtype: str) -> Make:

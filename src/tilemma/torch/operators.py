@@ -12,8 +12,13 @@ import torch
 from torch import Tensor
 
 from tilemma import ops
+from tilemma.ops.rounding import rounded
+from tilemma.ops.rounding_kernels import LARGEST, LEAST
 from tilemma.quantized import Quantized
 from tilemma.sparse import Sparse
+
+# The types that a kernel of ours rounds.
+_ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def flat_rows(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> bool:
@@ -123,17 +128,17 @@ def quantized_matmul(x: Tensor, w: Tensor, type: str, bias: Tensor | None = None
     return found.reshape(*x.shape[:-1], w.shape[-1])
 
 
-# The largest number of each type.
-LARGEST = {"f8_e4m3": 448.0, "s8": 127.0}
-
-
 def quantize(x: Tensor, type: str, axis: int) -> tuple[Tensor, Tensor]:
     """``x`` in 8 bits, and its f32 scales, one for each row (``axis`` 1) or column (0)."""
+    kind = {"f8_e4m3": torch.float8_e4m3fn, "s8": torch.int8}[type]
+    if x.is_cuda and x.dtype in _ROUNDED and x.numel():
+        rows = x if axis else x.t()
+        values, scales = rounded(rows, type)
+        return (values, scales[:, None]) if axis else (values.t(), scales[None, :])
     wide = x.float()
-    scale = wide.abs().amax(dim=axis, keepdim=True).clamp_min(1e-12) / LARGEST[type]
+    scale = wide.abs().amax(dim=axis, keepdim=True).clamp_min(LEAST) / LARGEST[type]
     scaled = wide / scale
-    kept = scaled.round().to(torch.int8) if type == "s8" else scaled.to(torch.float8_e4m3fn)
-    return kept, scale
+    return scaled.round().to(kind) if type == "s8" else scaled.to(kind), scale
 
 
 # ---- shapes and types of results, for fake and meta tensors --------------------------------------------------
