@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 
 from tilemma.errors import LaunchError  # noqa: E402
 from tilemma.torch.layers import KINDS, Linear, convert  # noqa: E402
@@ -127,8 +129,53 @@ def test_what_convert_leaves_and_refuses() -> None:
     assert layer(torch.ones(2, 64, dtype=torch.bfloat16)).shape == (2, 8)
 
 
-def test_a_layer_is_compiled_whole() -> None:
-    model = convert(network(), "fp8")
+def test_layers_that_compute_more_than_their_class_says_stay() -> None:
+    """A hook, a `forward` of the object, or parameters of another kind would be lost."""
+    model = nn.ModuleDict({n: nn.Linear(8, 4) for n in ("hook", "own", "norm", "pruned", "plain")})
+    model["hook"].register_forward_hook(lambda module, given, found: found + 1)
+    model["own"].forward = lambda x: x
+    torch.nn.utils.weight_norm(model["norm"])
+    prune.l1_unstructured(model["pruned"], "weight", 0.5)
+    x = torch.randn(3, 8)
+    before = {n: m(x) for n, m in model.items()}
+    convert(model, "bf16")
+    assert [n for n, m in model.items() if isinstance(m, Linear)] == ["plain"]
+    assert all(torch.allclose(m(x), before[n], atol=1e-5) for n, m in model.items())
+    hooked = nn.Linear(8, 4)
+    hooked.register_forward_pre_hook(lambda module, given: None)
+    assert convert(hooked) is hooked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_vectors_and_the_weight(kind: str) -> None:
+    plain = nn.Linear(64, 24).to(torch.bfloat16)
+    layer = Linear.of(plain, kind)
+    x = torch.randn(64, dtype=torch.bfloat16)
+    assert layer(x).shape == (24,) and torch.equal(layer(x), layer(x[None])[0])
+    assert layer(x[None, None]).shape == (1, 1, 24) and layer(x[None][:0]).shape == (0, 24)
+    assert layer.weight.shape == (24, 64) and layer.weight.dtype == torch.bfloat16
+    again = copy.deepcopy(layer)
+    assert torch.equal(again(x), layer(x)) and torch.equal(again.weight, layer.weight)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
+    with pytest.raises(AttributeError, match="other"):
+        _ = layer.other
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_modules_of_torch_that_read_the_weights_of_their_layers(kind: str) -> None:
+    """`TransformerEncoderLayer` reads them where it does not train."""
+    torch.manual_seed(0)
+    plain = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True).eval().to(torch.bfloat16)
+    x = torch.randn(2, 5, 32, dtype=torch.bfloat16)
+    with torch.no_grad():
+        wanted = plain(x)
+        found = convert(copy.deepcopy(plain), kind)(x)
+    assert found.shape == wanted.shape and (found - wanted).abs().mean() <= NEAR[kind]
+
+
+@pytest.mark.parametrize("kind", ["fp8", "s4", "2:4"])
+def test_a_layer_is_compiled_whole(kind: str) -> None:
+    model = convert(network(), kind)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
     for rows in (3, 5):
         x = torch.randn(rows, 64, dtype=torch.bfloat16)

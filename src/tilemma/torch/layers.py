@@ -91,32 +91,39 @@ class Linear(nn.Module):
         )
         return {"values": s.values, "metadata": metadata.view(signed).to(weight.device)}
 
+    def __getattr__(self, name: str) -> Any:
+        """``weight`` of the kinds that do not keep it is computed: `dense`, in the type that the weight had."""
+        if name == "weight" and self.__dict__.get("kind") in ("s4", "2:4"):
+            return self.dense().to(self.dtype)
+        return super().__getattr__(name)
+
     def forward(self, x: Tensor) -> Tensor:
         """[.., out_features] of [.., in_features]."""
-        product = torch.ops.tilemma
+        return self._rows(x[None])[0] if x.dim() == 1 else self._rows(x)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        # Overloads by name: torch takes longer to find one for the arguments.
+        product, bias = torch.ops.tilemma, self.bias
         if self.kind == "s4":
-            return product.mixed_matmul(x, self.values, self.scales, None, "s4", self.group, self.bias)
+            return product.mixed_matmul.default(x, self.values, self.scales, None, "s4", self.group, bias)
         if self.kind == "2:4":
-            column = None if self.bias is None else self.bias[:, None]
+            column = None if bias is None else bias[:, None]
             rows = x.reshape(-1, self.in_features)
-            found = product.sparse_matmul(self.values, self.metadata, self.in_features, rows.t(), column)
+            found = product.sparse_matmul.default(self.values, self.metadata, self.in_features, rows.t(), column)
             return found.t().reshape(*x.shape[:-1], self.out_features)
+        right = self.weight.t()
         if self.kind in ("fp8", "int8"):
-            type_ = {"fp8": "f8_e4m3", "int8": "s8"}[self.kind]
-            return product.quantized_matmul(x, self.weight.t(), type_, self.bias)
+            return product.quantized_matmul.default(x, right, {"fp8": "f8_e4m3", "int8": "s8"}[self.kind], bias)
         tf32 = x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
-        vector = x[None] if x.dim() == 1 else x
-        compute = "tf32" if tf32 else None
-        found = product.matmul(vector, self.weight.t(), bias=self.bias, compute=compute)
-        return found[0] if x.dim() == 1 else found
+        return product.matmul.default(x, right, None, bias, compute="tf32" if tf32 else None)
 
     def dense(self) -> Tensor:
         """The weight [out, in] that the layer multiplies."""
         if self.kind == "s4":
-            q = tilemma.Quantized(
-                self.values, self.scales, None, "s4", self.group, (self.in_features, self.out_features)
-            )
-            return torch.as_tensor(q.dequantize()).t().contiguous()
+            from tilemma.torch.derivatives import dequantized
+
+            stored = {"values": self.values, "scales": self.scales, "zeros": None}
+            return dequantized({**stored, "type": "s4", "group": self.group}, torch.float32).t().contiguous()
         if self.kind == "2:4":
             from tilemma.torch.derivatives import columns_of
 
@@ -156,11 +163,23 @@ class Linear(nn.Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, kind={self.kind!r}"
 
 
+def _plain(module: nn.Module | None) -> bool:
+    """Whether a module computes what `nn.Linear` computes, of its weight and bias."""
+    if module is None or type(module) is not nn.Linear or "forward" in module.__dict__:
+        return False
+    hooks = (x for n, x in module.__dict__.items() if n.endswith("_hooks"))
+    return set(module._parameters) == {"weight", "bias"} and not (
+        module._buffers or module._modules or any(isinstance(x, dict) and x for x in hooks)
+    )
+
+
 def convert(model: nn.Module, kind: str = "bf16") -> nn.Module:
     """Replace every `nn.Linear` in ``model`` by a `Linear` of ``kind``, in place, and return the model.
 
-    Modules of subclasses stay as they are, as do layers whose inputs the kind cannot divide.  A module that occurs
-    twice is replaced by one layer.  An `nn.Linear` itself gives a new layer.  Raises UnknownKind.
+    Modules of subclasses stay as they are, as do layers whose inputs the kind cannot divide, and layers that
+    compute more than their class says: with hooks, a `forward` of their own, or other parameters (`weight_norm`,
+    pruning).  A module that occurs twice is replaced by one layer.  An `nn.Linear` itself gives a new layer.
+    Raises UnknownKind.
     """
     _checked("convert", kind)
     if not isinstance(model, nn.Module):
@@ -168,12 +187,12 @@ def convert(model: nn.Module, kind: str = "bf16") -> nn.Module:
             function="convert", kind=described(model), known="torch.nn.Module", fix_text="pass the model first"
         )
     if type(model) is nn.Linear:
-        return Linear.of(model, kind)
+        return Linear.of(model, kind) if _plain(model) else model
     made: dict[nn.Module, Linear] = {}
     unit = {"s4": 2, "2:4": 8}.get(kind, 1)
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):
-            if type(child) is nn.Linear and child.in_features % unit == 0:
+            if _plain(child) and child.in_features % unit == 0:
                 if child not in made:
                     made[child] = Linear.of(child, kind)
                 setattr(module, name, made[child])

@@ -55,6 +55,8 @@ def call(name: str, given: dict[str, Any]) -> Tensor:
 
 def _computed(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(*args: Any, **keywords: Any) -> Tensor:
+        if not torch.is_grad_enabled():
+            return compute(*args, **keywords)
         # Autograd has recorded the call already.
         with torch.no_grad():
             return compute(*args, **keywords)
