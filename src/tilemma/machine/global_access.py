@@ -6,6 +6,7 @@ each other are told apart.  Addresses are int64, one a lane, the width 1, 2, 4, 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from tilemma.machine.access import gathered, misaligned
 from tilemma.machine.clocks import event_numbers
 from tilemma.machine.conflicts import report_conflict, report_same_instruction
 from tilemma.machine.memory import SHIFT, Allocation
+from tilemma.machine.native.blocks import address_of
 from tilemma.machine.state import Access, Frame, Warp
 from tilemma.machine.syntax import Instruction
 
 Array = npt.NDArray[Any]
+# Instructions at the words of an atomic operation at most, for the fast check.
+_NUMBERS = 24
 
 
 def locate(
@@ -247,6 +251,48 @@ def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:
                 known = inside & (table[np.where(inside, column, 0)] >= clock)
             bad |= here & ~known
     return bad
+
+
+def atomic_load(w: Warp, ins: Instruction, lanes: Any, addr: Array, width: int) -> tuple[Allocation, Array] | None:
+    """The array, and the numbers of the words in it, that an `atom` changes, read as `load_words` does.
+
+    None where that is to do it: some event at them is not of an atomic operation that is strong with this one.
+    """
+    machine = w.cta.machine
+    low, high = int(addr.min()), int(addr.max())
+    allocation = machine.memory.find(low)
+    if allocation is None or high + width > allocation.base + allocation.size or not allocation.writable:
+        return None
+    offsets = addr - allocation.base
+    aligned = int(np.bitwise_or.reduce(offsets)) & (width - 1) == 0
+    if allocation.holes is not None or not aligned or allocation.entry is None:
+        return None
+    allocation.shadow()
+    last, _ = allocation.read_shadow()
+    numbers = (ctypes.c_int64 * _NUMBERS)()
+    count = machine.native.event_numbers(
+        address_of(allocation.entry), address_of(offsets), len(offsets), width, ctypes.addressof(numbers), _NUMBERS
+    )
+    if count < 0:
+        return None
+    for i, number in enumerate(numbers[1 : count + 1]):
+        event = machine.event_of(number << 5)
+        if event is None or not (_reduces(event) and strong.morally_strong(event, w, ins)):
+            return None
+        if i < numbers[0] and event.instruction.parts[0] != "atom":
+            return None
+    index = offsets >> SHIFT[width]
+    last.reshape(-1, width)[index] = (global_event(w, ins, "atom") + lanes)[:, None]
+    return allocation, index
+
+
+def atomic_store(
+    w: Warp, ins: Instruction, place: tuple[Allocation, Array], lanes: Any, width: int, values: Array
+) -> None:
+    """Write the words that `atomic_load` has read."""
+    allocation, index = place
+    allocation.shadow().reshape(-1, width)[index] = (global_event(w, ins, "atom") + lanes)[:, None]
+    allocation.words[width][index] = values
 
 
 def global_store(

@@ -74,7 +74,8 @@ def lockstep(event: Access, w: Warp, ins: Instruction) -> bool:
 
 
 def _rows(f: Frame, lanes: Any) -> Any:
-    return f.w.first + np.asarray(lanes)
+    first = f.w.first
+    return slice(first, first + 32) if len(lanes) == 32 else first + np.asarray(lanes)
 
 
 def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
@@ -88,7 +89,7 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
     # The addresses of one instruction may hold one release.
     takers: dict[int, tuple[Released, list[int]]] = {}
     releases = list(map(table.get, _keys(f, addr)))
-    if releases[0] is not None and all(x is releases[0] for x in releases):
+    if releases[0] is not None and len(set(map(id, releases))) == 1:
         takers[0] = releases[0], lanes.tolist()
     else:
         for lane, found in zip(lanes.tolist(), releases, strict=True):
@@ -149,7 +150,7 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
     groups: dict[int, tuple[Released | None, list[Any]]] = {}
     keys = _keys(f, addr)
     releases = list(map(table.get, keys))
-    if all(x is releases[0] for x in releases):
+    if len(set(map(id, releases))) == 1:
         groups[0] = releases[0], keys
     else:
         for key, release in zip(keys, releases, strict=True):

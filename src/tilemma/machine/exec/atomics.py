@@ -122,7 +122,12 @@ def atom(d: Decoder) -> None:
             if shared
             else (global_access.global_load, global_access.global_store)
         )
-        old = load(f, ins, lanes, addr, width, "atom")
+        fast = w.native and not shared and not red and width <= 8
+        place = global_access.atomic_load(w, ins, lanes, addr, width) if fast else None
+        if place is not None:
+            old = place[0].words[width].take(place[1], axis=0)
+        else:
+            old = load(f, ins, lanes, addr, width, "atom")
         if kind == "b128":
             desired = third.gather(w, lanes, width) if third else None
             after, before = _exchange_wide(f, addr, old, value.gather(w, lanes, width), desired)
@@ -134,7 +139,11 @@ def atom(d: Decoder) -> None:
         b = value.gather(w, lanes, width).view(WORDS[size]).reshape(len(lanes), -1)
         c = third.gather(w, lanes, width) if third else None
         before, after = _combine(f, f2, at_once, addr, old, b, c, WORDS[size])
-        store(f, ins, lanes, addr, width, after.view(old.dtype).reshape(old.shape), "atom")
+        stored = after.view(old.dtype).reshape(old.shape)
+        if place is not None:
+            global_access.atomic_store(w, ins, place, lanes, width, stored)
+        else:
+            store(f, ins, lanes, addr, width, stored, "atom")
         if w.cta.machine.watch is not None:
             w.cta.machine.watch.unchanged = after.tobytes() == old.tobytes()
         if result is not None:

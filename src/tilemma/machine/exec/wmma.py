@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.isa import fragments, numerics
 from tilemma.machine.memory import SHARED_WINDOW
+from tilemma.machine.native import blocks
 from tilemma.machine.state import LANES, Frame
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
@@ -35,7 +37,7 @@ _REGISTERS: dict[str, dict[str, tuple[int, int]]] = {
 _SINCE = {"bf16": 80, "tf32": 80, "f64": 80, "s8": 72, "u8": 72, "s4": 75, "u4": 75, "b1": 75}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """The layout of a fragment: tile extent, type, and elements in each lane."""
 
@@ -45,16 +47,16 @@ class Place:
     name: str
     registers: int
 
-    @property
+    @cached_property
     def bits(self) -> int:
         return 32 if self.name == "tf32" else dtype(self.name).bits
 
-    @property
+    @cached_property
     def each(self) -> int:
         """Elements in each lane."""
         return self.registers * (64 if self.name == "f64" else 32) // self.bits
 
-    @property
+    @cached_property
     def index(self) -> Any:
         """[32, each]: the elements of each lane in the tile's row-major order."""
         return np.arange(32 * self.each).reshape(32, self.each) % (self.rows * self.columns)
@@ -167,11 +169,15 @@ def transfer(d: Decoder) -> None:
             else (global_access.global_load, global_access.global_store)
         )
         if not loads:
-            words = fragment.raw(w)
-            for i in range(at.each):
+            words = np.ascontiguousarray(fragment.raw(w))
+            made = blocks.scatter(w, ins, where, words) if w.native and not shared else 0
+            for i in range(made, at.each):
                 store(f, ins, LANES, where[:, i], width, np.ascontiguousarray(words[:, i]))
             return
-        words = np.stack([load(f, ins, LANES, where[:, i], width) for i in range(at.each)], axis=1)
+        words = np.empty((32, at.each), f"u{width}")
+        made = blocks.gather(w, ins, where, words) if w.native and shared else 0
+        for i in range(made, at.each):
+            words[:, i] = load(f, ins, LANES, where[:, i], width)
         fragment.put_raw(w, words if bits >= 8 else words >> bit.astype(np.uint8) & ((1 << bits) - 1))
 
     d.visible(run)

@@ -241,6 +241,34 @@ def copy_complete(w: Warp, copy: Any) -> None:
     w.cta.machine.native.copy_complete(ctypes.addressof(shared.record), copy[1])
 
 
+def gather(w: Warp, ins: Instruction, where: Any, words: Any) -> int:
+    """Load ``words`` [32, n] from the CTA's own shared memory at ``where`` [32, n]: how many loads were made."""
+    cluster, reader = w.cta.cluster, _reader(w)
+    events, address = cluster.events, np.ascontiguousarray(where.T)
+    event = events.count << 5
+    made: int = w.cta.machine.native.shared_gather(
+        w.native, address_of(address), len(address), words.itemsize, w.floor, event, address_of(words)
+    )
+    for _ in range(made):
+        events.new(w.first, cluster.clocks.now[w.row], w.access("ld", ins))
+    if made:
+        w.cta.shared.has_read(reader, event + 32 * made - 1)
+    return made
+
+
+def scatter(w: Warp, ins: Instruction, where: Any, words: Any) -> int:
+    """Store ``words`` [32, n] to one array in global memory at ``where``: how many stores were made."""
+    cluster = w.cta.cluster
+    events, address = cluster.events, np.ascontiguousarray(where.T)
+    event = (cluster.serial + 1) << 32 | events.count << 5
+    made: int = w.cta.machine.native.global_scatter(
+        w.native, address_of(address), len(address), words.itemsize, event, address_of(words)
+    )
+    for _ in range(made):
+        events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins))
+    return made
+
+
 def matrix_load(
     w: Warp, ins: Instruction, access: AccessBlock, mask: bytes, halves: int, ids: Sequence[int]
 ) -> bool:

@@ -146,6 +146,11 @@ def _load(data: bytes) -> None:
     library.copy_issue.argtypes = (pointer, pointer, pointer, *(number,) * 4, mask, pointer, pointer)
     library.matrix_load.argtypes = (pointer, pointer, number, number, mask, pointer, pointer)
     library.copy_issue.restype = library.matrix_load.restype = number
+    library.shared_gather.argtypes = (pointer, pointer, *(number,) * 4, pointer)
+    library.global_scatter.argtypes = (pointer, pointer, *(number,) * 3, pointer)
+    library.shared_gather.restype = library.global_scatter.restype = number
+    library.event_numbers.argtypes = (pointer, pointer, number, number, pointer, number)
+    library.event_numbers.restype = number
     library.copy_complete.argtypes, library.copy_complete.restype = (pointer, pointer), None
     library.sum_products.argtypes = (*(pointer,) * 7, ctypes.c_double)
     library.sum_products.restype = None

@@ -236,6 +236,31 @@ int64_t shared_store(const Warp *w, const Access *x, int64_t floor, int64_t even
   return bank_conflicts(&l, x->width);
 }
 
+/* All lanes of a warp with an address each. */
+static Lanes all_lanes(const int64_t *address) {
+  Lanes l = {32};
+  for (int i = 0; i < 32; i++) { l.lane[i] = i; l.address[i] = address[i]; }
+  return l;
+}
+
+/* `n` loads of all lanes from the CTA's own shared memory, to `words` [32][n]; `event` is the number of the first.  How
+ * many have been made. */
+int64_t shared_gather(const Warp *w, const int64_t *address, int64_t n, int64_t width, int64_t floor, int64_t event,
+                      uint8_t *words) {
+  Shared *s = w->shared;
+  int32_t *reads = s->reads + w->reader * s->stride;
+  for (int64_t k = 0; k < n; k++, event += 32) {
+    Lanes l = all_lanes(address + 32 * k);
+    if (!aligned_inside(&l, s, width) || !writes_known(w, &l, width, floor, 1)) return k;
+    for (int i = 0; i < 32; i++) {
+      memcpy(words + (i * n + k) * width, s->data + l.address[i], width);
+      for (int j = 0; j < width; j++) reads[l.address[i] + j] = (int32_t)(event + i);
+    }
+    if (s->last[w->reader] < event + 31) s->last[w->reader] = event + 31;
+  }
+  return n;
+}
+
 /* The allocation that holds the words of all lanes, aligned; 0 where there is none. */
 static Allocation *find(const Memory *memory, Lanes *l, int64_t width) {
   int64_t low = 0, high = memory->count;
@@ -318,6 +343,48 @@ int64_t global_store(const Warp *w, const Access *x, int64_t event, const uint8_
   }
   from_registers(w, x, &l, to);
   return found(w, a, &l, x->width);
+}
+
+/* `n` stores of all lanes to one array in global memory, from `words` [32][n], as in `shared_gather`. */
+int64_t global_scatter(const Warp *w, const int64_t *address, int64_t n, int64_t width, int64_t event,
+                       const uint8_t *words) {
+  for (int64_t k = 0; k < n; k++, event += 32) {
+    Lanes l = all_lanes(address + 32 * k);
+    for (int i = 1; i < 32; i++)
+      if (l.address[i] <= l.address[i - 1]) return k;
+    Allocation *a = find(w->memory, &l, width);
+    if (!a || !a->writable || a->holes || !a->writer || a->logged) return k;
+    if (!global_known(w, &l, a, a->writer, width)) return k;
+    if (a->reader && !(global_known(w, &l, a, a->reader, width) && global_known(w, &l, a, a->other, width))) return k;
+    for (int i = 0; i < 32; i++) {
+      int64_t at = l.address[i] - a->base;
+      memcpy(a->data + at, words + (i * n + k) * width, width);
+      for (int j = 0; j < width; j++) a->writer[at + j] = event + i;
+    }
+  }
+  return n;
+}
+
+/* The numbers of the events at some words of the shadows, each once: first those of the last reads, of which there are
+ * `numbers[0]`, then those of the last writes and of reads of other clusters.  How many, or -1 where there are more than
+ * `room`. */
+int64_t event_numbers(const Allocation *a, const int64_t *offsets, int64_t n, int64_t width, int64_t *numbers,
+                      int64_t room) {
+  const int64_t *shadows[] = {a->reader, a->writer, a->other};
+  int64_t count = 1, before = 0;
+  for (int s = 0; s < 3; s++) {
+    for (int64_t i = 0; i < n * width; i++) {
+      int64_t number = shadows[s][offsets[i / width] + i % width] >> 5, at = 1;
+      if (!number || number == before) continue;
+      before = number;
+      while (at < count && numbers[at] != number) at++;
+      if (at < count) continue;
+      if (count == room) return -1;
+      numbers[count++] = number;
+    }
+    if (!s) { numbers[0] = count - 1; before = 0; }
+  }
+  return count - 1;
 }
 
 /* A cp.async: lanes, places in shared memory, bytes to copy (0: zeros) and their global addresses.  `event` is that of
