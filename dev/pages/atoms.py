@@ -235,6 +235,10 @@ def _proofs(proofs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
     head = ("GPU", "date", "driver", "ptxas", "proven", "changed since", "not tried", "refuted")
     yield from _table(head, rows) if rows else iter(["None yet.", ""])
+    others = [a for a in catalogue.values() if not any(a.runs_on(proof["arch"]) for proof in proofs.values())]
+    targets = ", ".join(sorted({a.arch for a in others}))
+    yield f"No GPU has proven the {len(others)} records that only {targets} has; the PTX machine executes them."
+    yield ""
 
 
 def write(docs: Path) -> list[Path]:

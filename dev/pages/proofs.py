@@ -32,8 +32,9 @@ def proof_status(atom: Atom, proof: Mapping[str, Any]) -> Status:
 
 
 def proof_summary(proof: Mapping[str, Any], atoms: Iterable[Atom]) -> dict[Status, list[str]]:
-    """Names of the records by their state in one proof file."""
+    """Names of the records by their state in one proof file, without those that its GPU does not execute."""
     found: dict[Status, list[str]] = {"proven": [], "refuted": [], "changed": [], "unproven": []}
     for atom in atoms:
-        found[proof_status(atom, proof)].append(atom.name)
+        if atom.runs_on(proof["arch"]):
+            found[proof_status(atom, proof)].append(atom.name)
     return found

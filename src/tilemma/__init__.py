@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from tilemma.lang.diagnostics import print_ as print
     from tilemma.lang.events import event, swap, sync, trigger, wait
     from tilemma.lang.functions import cdiv, compose, select, ubound
-    from tilemma.lang.lanes import lane, load_matrix_a, load_matrix_b, load_matrix_c, load_matrix_e, store_matrix_d
+    from tilemma.lang.lanes import (
+        lane,
+        load_matrix_a,
+        load_matrix_b,
+        load_matrix_c,
+        load_matrix_e,
+        load_matrix_sfa,
+        load_matrix_sfb,
+        store_matrix_d,
+    )
     from tilemma.lang.math import math as math
     from tilemma.lang.pipeline import Pipeline
     from tilemma.lang.registers import apply
@@ -52,7 +61,10 @@ _LANGUAGE = {
     "diagnostics": ("assert_",),
     "events": ("event", "swap", "sync", "trigger", "wait"),
     "functions": ("cdiv", "compose", "select", "ubound"),
-    "lanes": ("lane", "load_matrix_a", "load_matrix_b", "load_matrix_c", "load_matrix_e", "store_matrix_d"),
+    "lanes": (
+        "lane", "load_matrix_a", "load_matrix_b", "load_matrix_c", "load_matrix_e", "load_matrix_sfa",
+        "load_matrix_sfb", "store_matrix_d",
+    ),
     "pipeline": ("Pipeline",),
     "registers": ("apply",),
     "storage": ("global_", "local", "shared", "var"),
@@ -87,9 +99,9 @@ __all__ = [
     "Quantized", "Scalar", "Tile", "TilemmaError", "ToolError", "Value", "apply", "assert_", "atomic", "atoms",
     "autotune", "bench", "bound", "break_", "cdiv", "compose", "continue_", "dma", "dtypes", "else_", "event",
     "export", "foreach", "full", "global_", "if_", "instruction", "inthreads", "kernel", "lane", "load",
-    "load_matrix_a", "load_matrix_b", "load_matrix_c", "load_matrix_e", "loads", "local", "machine", "mma",
-    "ops", "parallel", "quantize", "report", "select", "shared", "sparse", "store_matrix_d", "swap", "sync",
-    "targets", "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
+    "load_matrix_a", "load_matrix_b", "load_matrix_c", "load_matrix_e", "load_matrix_sfa", "load_matrix_sfb",
+    "loads", "local", "machine", "mma", "ops", "parallel", "quantize", "report", "select", "shared", "sparse",
+    "store_matrix_d", "swap", "sync", "targets", "testing", "tma", "trigger", "ubound", "var", "wait", "while_",
 ]  # fmt: skip
 
 

@@ -180,9 +180,9 @@ _TABLE = (
         Format(5, 2, saturates=True), dlpack=_E5M2, cvt=89,
     ),
     # OCP's MX formats of 6 and 4 bits: one element a byte, as CUDA's __nv_fp6_e2m3 and ml_dtypes store them.
-    DType("f6_e2m3", 8, "float", _np(ml_dtypes.float6_e2m3fn), "e2m3", "b8", (), _small_format(2, 3)),
-    DType("f6_e3m2", 8, "float", _np(ml_dtypes.float6_e3m2fn), "e3m2", "b8", (), _small_format(3, 2)),
-    DType("f4_e2m1", 8, "float", _np(ml_dtypes.float4_e2m1fn), "e2m1", "b8", (), _small_format(2, 1)),
+    DType("f6_e2m3", 8, "float", _np(ml_dtypes.float6_e2m3fn), "e2m3", "b8", ("f32", "f16"), _small_format(2, 3)),
+    DType("f6_e3m2", 8, "float", _np(ml_dtypes.float6_e3m2fn), "e3m2", "b8", ("f32", "f16"), _small_format(3, 2)),
+    DType("f4_e2m1", 8, "float", _np(ml_dtypes.float4_e2m1fn), "e2m1", "b8", ("f32", "f16"), _small_format(2, 1)),
     DType("u64", 64, "uint", _np(np.uint64), "u64", "u64", dlpack=_UINT),
     DType("s64", 64, "int", _np(np.int64), "s64", "s64", dlpack=_INT),
     DType("u32", 32, "uint", _np(np.uint32), "u32", "u32", dlpack=_UINT),

@@ -74,7 +74,14 @@ def test_ptxas_takes_every_statement(name: str) -> None:
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_ptxas_refuses_it_on_an_older_target(name: str) -> None:
     atom = FAMILIES[name][0]
-    older = {"sm_90a": "sm_90", "sm_90": "sm_89", "sm_89": "sm_86", "sm_80": "sm_75", "sm_75": None}[atom.arch]
+    older = {
+        "sm_120a": "sm_120",
+        "sm_90a": "sm_90",
+        "sm_90": "sm_89",
+        "sm_89": "sm_86",
+        "sm_80": "sm_75",
+        "sm_75": None,
+    }[atom.arch]
     if older is None or f"SM75{atom.name[4:]}" in catalogue:
         pytest.skip("the form is older than the catalogue")
     assert not atom.runs_on(older)

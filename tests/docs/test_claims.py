@@ -139,7 +139,7 @@ def test_which_types_are_multiplied_where() -> None:
     form = r"multiplies of (.*?) from sm_80 on, of (.*?) from sm_89 on, and on the CPU also of the other integers"
     found = re.search(form, text)
     assert found is not None
-    stored = {"f6_e2m3", "f6_e3m2", "f4_e2m1"}  # docs/language.md: they are converted to be multiplied
+    stored = {"f6_e2m3", "f6_e3m2", "f4_e2m1"}  # docs/language.md: sm_120a alone multiplies them
     every = [t for t in dtypes.BY_NAME.values() if t.bits >= 8 and t.kind != "bool" and t.name not in stored]
     integers = {t.name for t in every if t.is_integer}
     first, newer = (set(re.findall(r"`(\w+)`", part)) for part in found.groups())

@@ -29,7 +29,7 @@ from tilemma.testing import random_array
 # A product of lanes adds up in place: C and D have one type.
 ATOMS = [x for x in catalogue.mma("mma.sync") if of_lanes(x) and x.c.dtype is x.d.dtype]
 SPARSE = [x for x in catalogue.mma("mma.sp") if of_lanes(x)]
-TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90a")
+TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_120a")
 
 
 @tm.kernel

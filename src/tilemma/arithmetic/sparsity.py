@@ -23,7 +23,9 @@ from tilemma.records import record
 Array = NDArray[Any]
 _FIRST, _SECOND = 0b0100, 0b1110
 # Elements of a matrix that an instruction takes by half.
-TYPES = ("f16", "bf16", "tf32", "f8_e4m3", "f8_e5m2", "s8", "u8", "s4", "u4")
+TYPES = (
+    "f16", "bf16", "tf32", "f8_e4m3", "f8_e5m2", "f6_e2m3", "f6_e3m2", "f4_e2m1", "s8", "u8", "s4", "u4",
+)  # fmt: skip
 SECTION = "PTX ISA, 9.7.14.6.1, Sparse matrix storage"
 
 

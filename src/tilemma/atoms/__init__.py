@@ -176,6 +176,8 @@ _TYPE_NAMES = frozenset(name for t in BY_NAME.values() for name in _type_names(t
 def _may_multiply(module: str, a: object) -> bool:
     """Whether the module may have products of A's type ``a`` (anything else: of any type), by its name."""
     last = module.rpartition("_")[2]
+    if last == "f8f6f4" and isinstance(a, DType):
+        return a.is_float and a.bits == 8
     return last not in _TYPE_NAMES or not isinstance(a, DType) or last in _type_names(a)
 
 

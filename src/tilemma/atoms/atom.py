@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import field, fields
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -30,6 +30,8 @@ from tilemma.records import record
 TARGET: Final = instance("a PTX target such as 'sm_90a'", str)
 _TEXT: Final = instance("an operand as text", str)
 _NOT_PROVABLE: Final = ("section", "rates", "ptx_version", "emulated", "rank", "meaning", "archs")
+# Operands that few records have.
+_SCALES: Final = ("sfa", "sfb")
 # The kind of records that a program declares.
 DECLARED: Final = "declared"
 # PTX register classes, and a CPU's tile registers: an AMX tile is 16 rows of 64 bytes.
@@ -106,7 +108,8 @@ class Operand:
     counts the stored elements.  ``layout`` maps (thread, value) to row + rows * col, CuTe's column-major tile
     coordinates; None when the instruction reads the operand from shared memory through a descriptor, in
     which case ``registers`` is 1 and ``register`` "b64".  ``majors`` are the legal majornesses; an operand in
-    registers has none to choose.  ``shared_by`` lanes hold each element (metadata may be replicated).
+    registers has none to choose.  ``shared_by`` lanes hold each element (metadata may be replicated).  ``shift``:
+    the bits of an element's place that lie below it.
     """
 
     name: str
@@ -117,6 +120,8 @@ class Operand:
     register: str
     majors: tuple[Major, ...] = ()
     shared_by: int = 1
+    # Kept out of the hashes of records that GPUs have proven, which have none.
+    shift: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         rows, cols = self.shape
@@ -167,7 +172,7 @@ class Operand:
     def place(self, value: int) -> tuple[int, int]:
         """The place of ``value`` in a lane's registers: (register, lowest bit)."""
         integer(0, self.values - 1).check("place", "value", value)
-        return value // self.pack, value % self.pack * self.dtype.bits
+        return value // self.pack, value % self.pack * self.dtype.bits + self.shift
 
     def owners(self) -> list[list[list[tuple[int, int]]]]:
         """For each row and column every (lane, value) that holds the element.
@@ -305,7 +310,8 @@ class _Instruction(Displayed):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of every property that hardware could contradict: PTX, shapes, types, layouts, registers."""
-        facts = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name not in _NOT_PROVABLE]
+        present = (f.name for f in fields(self) if f.name not in _SCALES or getattr(self, f.name) is not None)
+        facts = [f"{name}={getattr(self, name)}" for name in present if name not in _NOT_PROVABLE]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
     @property
@@ -329,8 +335,9 @@ class _Instruction(Displayed):
 class MmaAtom(_Instruction):
     """D = A x B + C as one instruction.
 
-    ``shape`` is (M, N, K).  ``e`` is the metadata of a sparse A; ``in_place`` says that C and D are the same
-    registers.  ``effects`` of an asynchronous record end with its wait, not with the statement.
+    ``shape`` is (M, N, K).  ``e`` is the metadata of a sparse A; ``sfa`` and ``sfb`` are the scales of blocks of
+    A's and B's rows along K, codes of their type; ``in_place`` says that C and D are the same registers.
+    ``effects`` of an asynchronous record end with its wait, not with the statement.
     ``meaning``: the function if it is not the product and sum, else None.  ``rank``: the compiler prefers a
     higher one, and never chooses a record below 0, which programs use by name.  ``emulated``: the
     targets on which ptxas makes several instructions of it (seen in SASS).  ``archs``: further targets that have
@@ -343,6 +350,8 @@ class MmaAtom(_Instruction):
     b: Operand = None  # type: ignore[assignment]
     c: Operand = None  # type: ignore[assignment]
     e: Operand | None = None
+    sfa: Operand | None = None
+    sfb: Operand | None = None
     asynchronous: bool = False
     in_place: bool = False
     rates: tuple[Rate, ...] = ()
@@ -371,9 +380,10 @@ class MmaAtom(_Instruction):
 
     @property
     def operands(self) -> dict[str, Operand]:
-        """Operands by letter, in the order of the name: D, A, B, C, and E when there is metadata."""
+        """Operands by letter, in the order of the name: D, A, B, C, E for metadata, SFA and SFB for scales."""
         found = {"D": self.d, "A": self.a, "B": self.b, "C": self.c}
-        return found if self.e is None else {**found, "E": self.e}
+        more = {"E": self.e, "SFA": self.sfa, "SFB": self.sfb}
+        return {**found, **{letter: x for letter, x in more.items() if x is not None}}
 
     @property
     def flops(self) -> int:
@@ -388,6 +398,8 @@ class MmaAtom(_Instruction):
         b: Sequence[str] | str,
         c: Sequence[str] | None = None,
         e: Sequence[str] | str | None = None,
+        sfa: Sequence[str] | str | None = None,
+        sfb: Sequence[str] | str | None = None,
         **immediates: int | str,
     ) -> str:
         """One PTX statement, without a predicate.
@@ -396,7 +408,7 @@ class MmaAtom(_Instruction):
         memory is the name of the 64-bit register with its descriptor.  Immediates are given by name
         (`scale_d="%p1"`, `trans_b=1`); those left out take the record's default.
         """
-        given: dict[str, Any] = {"d": d, "a": a, "b": b, "e": e}
+        given: dict[str, Any] = {"d": d, "a": a, "b": b, "e": e, "sfa": sfa, "sfb": sfb}
         if self.in_place:
             if c is not None and c != d:
                 raise WrongEmission(
@@ -418,8 +430,8 @@ def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: 
         raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
     if len(names) != operand.registers:
         raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
-    # Metadata is one register, not a vector.
-    plain = operand.layout is None or not braces or operand.name == "E"
+    # Metadata and scales are one register, not a vector.
+    plain = operand.layout is None or not braces or operand.name in ("E", "SFA", "SFB")
     return names[0] if plain else "{" + ", ".join(names) + "}"
 
 

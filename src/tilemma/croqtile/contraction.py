@@ -210,11 +210,12 @@ def _of_lane(
 ) -> None:
     """The multiply of one lane's registers."""
     named = options.pop("wanted", None)
-    sparse = text.endswith(".sp")
-    if options or len(args) != 3 + sparse or text.endswith(".async"):
+    words = text.split(".")
+    sparse, scaled = "sp" in words, "scale" in words
+    if options or len(args) != 3 + sparse + 2 * scaled or "async" in words:
         raise option_of_lane_multiply(text, args[0].span)
-    a, b, *meta = (operands.tile_of(r, x, f"`{text}`") for x in args[1:])
-    multiply(r.b, contract, acc, a, b, named, meta[0] if meta else None)
+    a, b, *more = (operands.tile_of(r, x, f"`{text}`") for x in args[1:])
+    multiply(r.b, contract, acc, a, b, named, more[0] if sparse else None, tuple(more[sparse:]))
 
 
 def _attribute(r: Reader, node: ast.Expr) -> tuple[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from tilemma.croqtile import ast
 from tilemma.croqtile.operands import arguments, condition_of, constant, integer, plain, tile_of
 from tilemma.croqtile.reader import Reader, defines, reads
 from tilemma.ir.expr import Element, Expr
-from tilemma.ir.lane_registers import exchange, is_lane_values, load_matrix, store_matrix
+from tilemma.ir.lane_registers import Letter, exchange, is_lane_values, load_matrix, store_matrix
 from tilemma.ir.lane_work import ExchangeName
 from tilemma.ir.refusals import SideEffect, WrongArity, WrongValue
 from tilemma.ir.tiles import Tile
@@ -19,11 +17,13 @@ _EXCHANGES: dict[str, ExchangeName] = {
     "__shfl_down": "shfl_down",
     "__shfl_idx": "shfl_idx",
 }
-_LETTERS: dict[str, Literal["A", "B", "C", "E"]] = {
+_LETTERS: dict[str, Letter] = {
     "load_matrix_a": "A",
     "load_matrix_b": "B",
     "load_matrix_c": "C",
     "load_matrix_e": "E",
+    "load_matrix_sfa": "SFA",
+    "load_matrix_sfb": "SFB",
 }
 
 

@@ -19,7 +19,7 @@ from tilemma.ir.checks import checked_constant, checked_fit, checked_index, chec
 from tilemma.ir.constructs import LIMITS, OPERANDS, AtomicName
 from tilemma.ir.element_work import ElementWork, Known
 from tilemma.ir.expr import Cast, Const, Element, Expr, Var, add, binary, cdiv, const, mod, mul, sub, value_of
-from tilemma.ir.named_atoms import multiplying
+from tilemma.ir.named_atoms import check_level, multiplying
 from tilemma.ir.padding import Padding, padding_fields, result_shape
 from tilemma.ir.ranges import interval
 from tilemma.ir.refusals import WrongValue
@@ -459,7 +459,9 @@ class Builder(ElementWork):
                 fix_text="name every tile of K once: 3, 2, 1, 0",
             )
         if options.get("wanted") is not None:
-            options["wanted"] = multiplying(options["wanted"], self.span).name
+            atom = multiplying(options["wanted"], self.span)
+            check_level(atom, self.span)
+            options["wanted"] = atom.name
         op = t.Mma(contract, acc.ref, self._operand(a), self._operand(b), **options)
         self.emit(op)
         a_shape, b_shape = self._known_operand(op.a), self._known_operand(op.b)

@@ -117,7 +117,7 @@ class AtomInstr(LaneOp):
     """One instruction of the catalogue, printed by its record's ``emit``.
 
     ``immediates`` are the record's named extras (scale_d is a predicate register or 0/1).  ``e``: metadata
-    of a sparse A.
+    of a sparse A; ``scales``: those of A and of B.
     """
 
     syntax: ClassVar[str] = "atom $atom $d <- $a, $b, $c"
@@ -129,6 +129,7 @@ class AtomInstr(LaneOp):
     c: tuple[Reg, ...] = ()
     immediates: tuple[tuple[str, int | Reg], ...] = ()
     e: tuple[Reg, ...] = ()
+    scales: tuple[Reg, ...] = ()
 
 
 @record

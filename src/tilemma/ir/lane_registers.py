@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from tilemma.ir.builder import Builder
 
 Shape = tuple[int, int, int]
+Letter = Literal["A", "B", "C", "E", "SFA", "SFB"]
 
 
 def load_matrix(
     b: Builder,
-    letter: Literal["A", "B", "C", "E"],
+    letter: Letter,
     name: str,
     shape: Shape,
     src: Tile,
@@ -41,6 +42,17 @@ def load_matrix(
     if letter == "E":
         buffer = b.alloc(name, Space.LOCAL, dtypes.u32, [1])
         extents = _metadata_extents(b, atom, view)
+    elif letter in ("SFA", "SFB"):
+        if view.dtype is not dtypes.u8:
+            raise WrongValue(
+                b.span,
+                what=f"`{what}`",
+                got=f"scales of {view.dtype}",
+                wanted=f"codes of {operand.dtype.ptx} as u8, {shape_text(operand.shape)} for {atom.name}",
+                fix_text="pass the bytes of the scales, `x.view(np.uint8)`",
+            )
+        buffer = b.alloc(name, Space.LOCAL, dtypes.u32, [1])
+        extents = operand.shape
     else:
         # Packed elements are put into their bytes one after another.
         first = 0 if operand.dtype.bits < 8 else None
@@ -91,15 +103,23 @@ def option_of_lane_multiply(what: str, span: Span | None) -> WrongValue:
         span,
         what=f"`{what}` of one lane's registers",
         got="an option",
-        wanted=spelled(span, "`[[atom(NAME)]]` alone", "`atom=NAME` alone"),
+        wanted=spelled(span, "`[[atom(NAME)]]`, `.sp` and `.scale`", "`atom=NAME`, `.sp` and `.scale`"),
         fix_text="leave it out, or multiply register tiles at the level of the group",
     )
 
 
 def multiply(
-    b: Builder, contract: Contract, acc: Tile, a: Tile, bb: Tile, named: object = None, meta: Tile | None = None
+    b: Builder,
+    contract: Contract,
+    acc: Tile,
+    a: Tile,
+    bb: Tile,
+    named: object = None,
+    meta: Tile | None = None,
+    scales: tuple[Tile, ...] = (),
 ) -> None:
-    """``acc += a x b`` on the lane's values; ``meta``: the metadata of a sparse A, one u32."""
+    """``acc += a x b`` on the lane's values; ``meta``: the metadata of a sparse A, one u32; ``scales``: those of
+    blocks of A and of B, a u32 each."""
     what = f"mma.{contract}"
     if contract.a_transposed:
         raise WrongValue(
@@ -112,18 +132,28 @@ def multiply(
     views = [lane_values(b, x, what) for x in (a, bb, acc)]
     counts = [value_of(v.shape[0]) or 0 for v in views]
     types = [v.dtype for v in views]
-    e = None if meta is None else lane_values(b, meta, what)
-    if e is not None and (e.dtype is not dtypes.u32 or value_of(e.shape[0]) != 1):
-        raise WrongValue(
-            b.span,
-            what=f"the metadata of `{what}.sp`",
-            got=_described(e),
-            wanted="one u32 of each lane",
-            fix_text="load it with `load_matrix_e`",
-        )
+    e = None if meta is None else _word(b, meta, f"the metadata of `{what}.sp`", "load_matrix_e", what)
+    sf = [
+        _word(b, x, f"the scales of `{what}.scale`", f"load_matrix_{name}", what)
+        for name, x in zip(("sfa", "sfb"), scales, strict=False)
+    ]
     kinds, held = (types[0], types[1], types[2]), (counts[0], counts[1], counts[2])
-    atom = lane_multiply_atom(named, kinds, held, b.span, e is not None)
-    b.emit(t.LaneMma(views[2], views[0], views[1], views[2], atom.name, e))
+    atom = lane_multiply_atom(named, kinds, held, b.span, e is not None, bool(sf))
+    b.emit(t.LaneMma(views[2], views[0], views[1], views[2], atom.name, e, *sf))
+
+
+def _word(b: Builder, x: Tile, subject: str, loaded: str, what: str) -> View:
+    """The buffer of one u32 that ``x`` is; WrongValue."""
+    view = lane_values(b, x, what)
+    if view.dtype is dtypes.u32 and value_of(view.shape[0]) == 1:
+        return view
+    raise WrongValue(
+        b.span,
+        what=subject,
+        got=_described(view),
+        wanted="one u32 of each lane",
+        fix_text=f"load it with `{loaded}`",
+    )
 
 
 def is_lane_values(x: Tile) -> bool:

@@ -201,7 +201,13 @@ class LaneVerifier:
         for operand, given in ((record.d, op.d), (record.a, op.a), (record.b, op.b), (record.e, op.e)):
             if operand is not None:
                 self.fragment(op, operand, given)
-        self.reads(op, written, *op.a, *op.b, *op.e, *(x for _, x in op.immediates))
+        if len(op.scales) != (2 if record.sfa is not None else 0):
+            self.fail(
+                op, f"{len(op.scales)} registers of scales", "one for A and one for B where the record has them"
+            )
+        for operand, reg in zip((record.sfa, record.sfb), op.scales, strict=False):
+            self.fragment(op, operand, (reg,))
+        self.reads(op, written, *op.a, *op.b, *op.e, *op.scales, *(x for _, x in op.immediates))
         if not self.first(op):
             self.reads(op, written, *op.c, *(op.d if record.in_place else ()))
         for r in op.d:

@@ -18,13 +18,13 @@ from tilemma.records import record
 class LaneLoad(Op):
     """``dst``: the lane's values of operand ``operand`` of ``atom``, of the tile that ``src`` starts with.
 
-    B's ``src`` has K along its first dimension; E is the metadata of a sparse A, one word.  `ExpandLaneWork` makes
-    element statements of it.
+    B's ``src`` has K along its first dimension; E is the metadata of a sparse A, one word; SFA and SFB are scales
+    of blocks, one word of four codes.  `ExpandLaneWork` makes element statements of it.
     """
 
     syntax: ClassVar[str] = "lane_load.$operand $dst, $src"
     execution: ClassVar[Execution] = Execution.LANES
-    operand: Literal["A", "B", "C", "E"]
+    operand: Literal["A", "B", "C", "E", "SFA", "SFB"]
     dst: Writes[View]
     src: Reads[View]
     atom: str
@@ -43,7 +43,8 @@ class LaneStore(Op):
 
 @record
 class LaneMma(Op):
-    """``d = a x b + c`` by the lanes of each warp; ``atom`` names the record, ``e``: metadata of a sparse A."""
+    """``d = a x b + c`` by the lanes of each warp; ``atom`` names the record, ``e``: metadata of a sparse A,
+    ``sfa`` and ``sfb``: the scales of blocks of A and B."""
 
     syntax: ClassVar[str] = "lane_mma $d, $a, $b, $c"
     execution: ClassVar[Execution] = Execution.LANES
@@ -53,6 +54,8 @@ class LaneMma(Op):
     c: Reads[View]
     atom: str
     e: Reads[View] | None = None
+    sfa: Reads[View] | None = None
+    sfb: Reads[View] | None = None
 
 
 ExchangeName = Literal["shfl_xor", "shfl_up", "shfl_down", "shfl_idx", "ballot"]

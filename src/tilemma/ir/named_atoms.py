@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilemma.atoms import DECLARED, MmaAtom, UnknownAtom, catalogue
 from tilemma.atoms.atom import arch_number
-from tilemma.dtypes import DType
+from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import CompileError, Span, described
 from tilemma.ir.types import WARP
 
@@ -70,12 +70,13 @@ def fragment_atom(
         atom = multiplying(named, span)
         check_lanes(atom, span)
         if letter not in atom.operands:
+            sparse = letter == "E"
             raise AtomMismatch(
                 span,
                 atom=atom.name,
-                problem="has a dense A, without metadata",
-                rule="an instruction with a sparse A",
-                remedy="name an instruction with SPARSE in its name",
+                problem="has a dense A, without metadata" if sparse else "has no scales of blocks",
+                rule="an instruction with a sparse A" if sparse else "an instruction with scales",
+                remedy=f"name an instruction with {'SPARSE' if sparse else 'MXF8F6F4'} in its name",
             )
         if atom.shape != shape:
             raise AtomMismatch(
@@ -121,6 +122,7 @@ def lane_multiply_atom(
     counts: tuple[int, int, int],
     span: Span | None,
     sparse: bool = False,
+    scaled: bool = False,
 ) -> MmaAtom:
     """The record that multiplies a lane's values of these ``types`` and ``counts`` (A, B, C): the one called
     ``named``, else the only instruction that fits.  NoSuchAtom, AtomMismatch, NoFragment."""
@@ -135,6 +137,16 @@ def lane_multiply_atom(
                 rule="metadata for a sparse A, and none for a dense one",
                 remedy="write `mma.row.col(d, a, b)`" if sparse else "write `mma.row.col.sp(d, a, b, e)`",
             )
+        if scaled != (atom.sfa is not None):
+            raise AtomMismatch(
+                span,
+                atom=atom.name,
+                problem=f"has {'no ' if scaled else ''}scales of blocks",
+                rule="two words of scales for an instruction with scales of blocks, and none for others",
+                remedy="leave `.scale` out"
+                if scaled
+                else "load them with `load_matrix_sfa` and `load_matrix_sfb`, and write `.scale`",
+            )
         for letter, t, n in zip("ABC", types, counts, strict=True):
             operand = atom.operands[letter]
             if operand.dtype is not t or operand.values != n:
@@ -146,7 +158,7 @@ def lane_multiply_atom(
                     remedy=f"load {letter} with `{'load_matrix_' + letter.lower()}`, or name another instruction",
                 )
         return atom
-    every = [x for x in _candidates() if x.rank >= 0 and sparse == (x.e is not None)]
+    every = [x for x in _candidates() if x.rank >= 0 and sparse == (x.e is not None) and not scaled]
     fitting = [
         x
         for x in every
@@ -169,6 +181,7 @@ def lane_multiply_atom(
 
 def check_lanes(atom: MmaAtom, span: Span | None) -> None:
     """AtomMismatch for a record whose operands are not all values of a warp's lanes."""
+    _check_types(atom, span)
     if of_lanes(atom):
         return
     raise AtomMismatch(
@@ -178,6 +191,31 @@ def check_lanes(atom: MmaAtom, span: Span | None) -> None:
         rule="an instruction of a warp, with operands in registers",
         remedy="multiply register tiles at the level of the group instead",
     )
+
+
+def check_level(atom: MmaAtom, span: Span | None) -> None:
+    """AtomMismatch for a record that a multiply of register tiles cannot name."""
+    _check_types(atom, span)
+    if atom.sfa is not None:
+        raise AtomMismatch(
+            span,
+            atom=atom.name,
+            problem="takes scales of blocks along K",
+            rule="an instruction without them: register tiles have none",
+            remedy="multiply one lane's registers: `mma.row.col.scale` with `load_matrix_sfa`, `load_matrix_sfb`",
+        )
+
+
+def _check_types(atom: MmaAtom, span: Span | None) -> None:
+    """AtomMismatch for a record of elements that no array has."""
+    if (t := atom.a.dtype).name not in BY_NAME:
+        raise AtomMismatch(
+            span,
+            atom=atom.name,
+            problem=f"takes two elements of {t.ptx} in a byte, and the language has one in a byte",
+            rule="an instruction whose elements are of a type of the language",
+            remedy="name an instruction of the kinds f8f6f4 or mxf8f6f4; `tilemma show` and `emit` know this one",
+        )
 
 
 def _by(shape: tuple[int, int, int]) -> str:

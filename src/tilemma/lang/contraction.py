@@ -108,14 +108,21 @@ class Multiply:
     ) -> MultiplyHandle | None:
         """``acc += (a x b) * scale_a * scale_b``, each a number or a tile: ``scale_a`` of [M, 1] or [1, M],
         ``scale_b`` of [1, N]; with a number for each 128 columns of K, [M, ceil(K/128)] and
-        [ceil(K/128), ceil(N/128)]."""
-        scales = _scales(f"{self._name}.scale", scale_a, scale_b)
+        [ceil(K/128), ceil(N/128)].  On one lane's registers the scales are those of blocks that the instruction
+        takes: the results of `load_matrix_sfa` and `load_matrix_sfb`."""
+        what = f"{self._name}.scale"
+        if (held := local_tile(acc)) is not None:
+            plain = not async_ and not k_tiles
+            self._of_lane(what, held, a, b, atom, plain, scales=(scale_a, scale_b))
+            return None
+        scales = _scales(what, scale_a, scale_b)
         return self._issue(acc, a, b, async_, k_tiles, atom, **scales)
 
     def _emit(self, acc: Any, a: Any, b: Any, **options: Any) -> None:
         held = local_tile(acc)
         if held is not None:
-            self._of_lane(held, a, b, options)
+            named = options.pop("wanted", None)
+            self._of_lane(self._name, held, a, b, named, all(v in (None, ()) for v in options.values()))
             return
         if isinstance(acc, TileValue):
             raise multiply_into_buffer(builder(self._name).span)
@@ -123,13 +130,24 @@ class Multiply:
         (x, left), (y, right) = self._operand(a), self._operand(b)
         builder(self._name).mma(self._contract, target, x, y, negated=left != right, **options)
 
-    def _of_lane(self, acc: Tile, a: Any, b: Any, options: dict[str, Any]) -> None:
-        """The multiply of one lane's registers."""
-        found = builder(self._name)
-        named = options.pop("wanted", None)
-        if any(v not in (None, ()) for v in options.values()):
-            raise option_of_lane_multiply(self._name, found.span)
-        multiply(found, self._contract, acc, tile_of(a, self._name), tile_of(b, self._name), named)
+    def _of_lane(
+        self,
+        what: str,
+        acc: Tile,
+        a: Any,
+        b: Any,
+        named: object,
+        plain: bool,
+        meta: Any = None,
+        scales: tuple[Any, ...] = (),
+    ) -> None:
+        """The multiply of one lane's registers; ``plain``: without options."""
+        found = builder(what)
+        if not plain:
+            raise option_of_lane_multiply(what, found.span)
+        e = None if meta is None else tile_of(meta, what)
+        words = tuple(tile_of(x, what) for x in scales)
+        multiply(found, self._contract, acc, tile_of(a, what), tile_of(b, what), named, e, words)
 
     def _operand(self, x: Any) -> tuple[FragmentValue | Tile, bool]:
         """The operand, and whether it is taken with its sign reversed: ``-ma``."""
@@ -161,10 +179,8 @@ class SparseMultiply:
     ) -> MultiplyHandle | None:
         """2:4 sparse A: ``a`` holds K/2 columns, ``meta`` their positions."""
         held = local_tile(acc)
-        if held is not None and not async_ and not k_tiles:
-            found = builder(self._name)
-            a, b, e = (tile_of(x, self._name) for x in (a, b, meta))
-            multiply(found, self._dense._contract, held, a, b, atom, e)
+        if held is not None:
+            self._dense._of_lane(self._name, held, a, b, atom, not async_ and not k_tiles, meta)
             return None
         ref = fragment_of(meta, self._name).ref
         return self._dense._issue(acc, a, b, async_, k_tiles, atom, meta=ref)
@@ -183,7 +199,12 @@ class SparseMultiply:
         atom: str | None = None,
     ) -> MultiplyHandle | None:
         """``acc += (a x b) * scale_a * scale_b`` with a sparse A; the scales are those of `Multiply.scale`."""
-        scales = _scales(f"{self._name}.scale", scale_a, scale_b)
+        what = f"{self._name}.scale"
+        if (held := local_tile(acc)) is not None:
+            plain = not async_ and not k_tiles
+            self._dense._of_lane(what, held, a, b, atom, plain, meta, (scale_a, scale_b))
+            return None
+        scales = _scales(what, scale_a, scale_b)
         ref = fragment_of(meta, self._name).ref
         return self._dense._issue(acc, a, b, async_, k_tiles, atom, meta=ref, **scales)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from tilemma.ir.lane_registers import Shape, exchange, is_lane_values, load_matrix, store_matrix
+from tilemma.ir.lane_registers import Letter, Shape, exchange, is_lane_values, load_matrix, store_matrix
 from tilemma.ir.lane_work import ExchangeName
 from tilemma.ir.refusals import WrongValue
 from tilemma.ir.tiles import Tile, scalar
@@ -47,12 +47,12 @@ class _Shaped:
 class LoadMatrix(_Shaped):
     """``a = load_matrix_a[M, N, K](x, row, col)``: the values that this lane holds of operand A of the instruction
     of that shape, whose tile starts at element (row, col) of ``x``.  B's tile is [K, N]; E is the metadata of a
-    sparse A, one u32.
+    sparse A, one u32; SFA and SFB are scales of blocks along K of A's rows and of B's columns, one u32.
 
     ``a[i]`` is value i.  ``atom``: the name of the instruction, where its shape and type do not determine it.
     """
 
-    def __init__(self, letter: Literal["A", "B", "C", "E"]) -> None:
+    def __init__(self, letter: Letter) -> None:
         super().__init__(f"load_matrix_{letter.lower()}")
         self._letter = letter
 
@@ -84,6 +84,7 @@ class StoreMatrix(_Shaped):
 
 load_matrix_a, load_matrix_b, load_matrix_c = LoadMatrix("A"), LoadMatrix("B"), LoadMatrix("C")
 load_matrix_e = LoadMatrix("E")
+load_matrix_sfa, load_matrix_sfb = LoadMatrix("SFA"), LoadMatrix("SFB")
 store_matrix_d = StoreMatrix()
 
 

@@ -101,6 +101,13 @@ def _statements(op: t.Op, lane: Expr) -> Iterator[t.Op]:
     match op:
         case t.LaneLoad(operand="E", dst=dst, src=src):
             yield from _metadata(op, dst, src, lane)
+        case t.LaneLoad(operand="SFA" | "SFB" as letter, dst=dst, src=src):
+            operand = _operand(op.atom, letter)
+            word: Expr = const(0, u32)
+            for v in range(operand.values):
+                code = Cast(Element(src.element(position(operand, lane, v))), u32)
+                word = binary("or", word, binary("shl", code, const(operand.place(v)[1], u32)))
+            yield t.SetElement(dst.element((const(0),)), word, span=op.span)
         case t.LaneLoad(operand=letter, dst=dst, src=src):
             operand, turned = _operand(op.atom, letter), letter == "B"
             for v in range(operand.values):

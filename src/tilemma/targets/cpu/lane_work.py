@@ -11,7 +11,8 @@ from tilemma.arithmetic import sparsity
 from tilemma.arithmetic.convert import Array, carrier, load, store
 from tilemma.arithmetic.issues import issue
 from tilemma.arithmetic.packing import unpack
-from tilemma.atoms import DECLARED, MmaAtom, catalogue
+from tilemma.atoms import DECLARED, MmaAtom, Operand, catalogue
+from tilemma.dtypes import e4m3
 from tilemma.ir.tile import Exchange, LaneLoad, LaneMma, LaneStore, Op
 from tilemma.ir.types import WARP, View
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
@@ -40,6 +41,7 @@ def lane_mma(c: Compiler, op: LaneMma, scope: Scope) -> Step:
     read = {letter: _values(c, view) for letter, view in views.items()}
     packed = {letter for letter, view in views.items() if view.dtype is not atom.operands[letter].dtype}
     meta = None if op.e is None else _values(c, op.e)
+    scales = {letter: _values(c, view) for letter, view in (("SFA", op.sfa), ("SFB", op.sfb)) if view is not None}
     write, t, perturbation = _values(c, op.d), atom.d.dtype, c.perturbation
 
     def run(f: Frame) -> None:
@@ -53,6 +55,12 @@ def lane_mma(c: Compiler, op: LaneMma, scope: Scope) -> Step:
                 x, y = operand(a, atom.a.dtype), operand(b, atom.b.dtype).T
                 if meta is not None:
                     x = _expanded(atom, x, _fragments(meta(f), lanes), op)
+                if scales:
+                    left, right = (
+                        _scales(atom.operands[s], _fragments(find(f), lanes)) for s, find in scales.items()
+                    )
+                    x = x * np.repeat(left, x.shape[1] // left.shape[1], axis=1)
+                    y = y * np.repeat(right, y.shape[0] // right.shape[1], axis=1).T
                 p = product(x, y, t)
                 if perturbation is not None:
                     p = perturbation.contraction(p, before, x, y, None, t, atom.a.dtype)
@@ -81,6 +89,21 @@ def _expanded(atom: MmaAtom, half: Array, words: Array, op: LaneMma) -> Array:
             op.span, name=name, row=row, chunk=chunk, bits=int(fields[row, chunk]), rule=sparsity.rule_of(t)
         )
     return sparsity.expand(half, sparsity.columns_of(fields, t))
+
+
+def _scales(operand: Operand, words: Array) -> Array:
+    """The scales of an operand's rows, [rows, blocks of K], of the words [32, 1] of the lanes.
+
+    The instruction reads the first bytes of the first lanes that have each scale (byte and thread 0).
+    """
+    codes = np.ascontiguousarray(words.astype(np.uint32)).view(np.uint8).reshape(WARP, 4).astype(np.int64)
+    found = np.zeros(operand.shape[0] * operand.shape[1], np.int64)
+    found[operand.coordinates_table[::-1, ::-1].reshape(-1)] = codes[::-1, ::-1].reshape(-1)
+    chosen = found.reshape(operand.shape, order="F")
+    if operand.dtype.ptx == "ue4m3":
+        values: Array = e4m3.floating.values()[chosen & 127]
+        return values
+    return np.where(chosen == 255, np.nan, np.ldexp(1.0, chosen - 127))
 
 
 def _values(c: Compiler, view: View) -> Any:

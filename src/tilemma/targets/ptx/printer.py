@@ -380,6 +380,7 @@ def _atom(op: lane.AtomInstr) -> str:
         b=[operand(r) for r in op.b],
         c=[operand(r) for r in op.c] if op.c and not atom.in_place else None,
         e=[operand(r) for r in op.e] if op.e else None,
+        **{name: operand(r) for name, r in zip(("sfa", "sfb"), op.scales, strict=False)},
         **chosen,
     )
 
@@ -407,7 +408,8 @@ def _registers(op: lane.LaneOp) -> Iterable[lane.Reg]:
         case lane.Instr():
             named = (*op.dst, *op.src, op.guard)
         case lane.AtomInstr():
-            return (*op.d, *op.a, *op.b, *op.c, *op.e, *[x for _, x in op.immediates if isinstance(x, lane.Reg)])
+            chosen = [x for _, x in op.immediates if isinstance(x, lane.Reg)]
+            return (*op.d, *op.a, *op.b, *op.c, *op.e, *op.scales, *chosen)
         case lane.CopyInstr():
             named = (*op.registers, op.address, op.source, op.source_size, op.guard)
         case lane.LaneFor():

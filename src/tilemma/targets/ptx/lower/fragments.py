@@ -283,3 +283,10 @@ def _byte(lo: Lowering, word: Reg, value: int, dtype: DType) -> Reg:
     sign = "s32" if dtype.kind == "int" else "u32"
     wide = e.pure(f"bfe.{sign}", "s32", word, Imm(8 * value), Imm(8), hint="byte")
     return e.pure("cvt.u16.u32", "b16", wide) if dtype.is_float else wide
+
+
+def placed(lo: Lowering, reg: Reg, operand: Operand) -> Reg:
+    """A register of elements in their low bits as one of ``operand``, which may have them in higher ones."""
+    if not operand.shift:
+        return reg
+    return lo.e.pure("shl.b32", "b32", reg, Imm(operand.shift), hint="placed")

@@ -11,7 +11,7 @@ from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.control import assign
 from tilemma.targets.ptx.lower.convert import register, register_type
 from tilemma.targets.ptx.lower.expressions import linear, predicate, scalar
-from tilemma.targets.ptx.lower.fragments import pack, unpack
+from tilemma.targets.ptx.lower.fragments import pack, placed, unpack
 from tilemma.targets.ptx.lower.memory import place
 
 
@@ -27,7 +27,11 @@ def lower_lane_mma(lo: Lowering, op: tile.LaneMma) -> None:
     if op.e is not None:
         meta = (e.reg("metadata", "b32", mutable=True),)
         e.do("ld.local.b32", meta, (_element(lo, op.e, 0),))
-    e.add(AtomInstr(atom.name, d, a, b, c, e=meta, span=e.span))
+    scales = [view for view in (op.sfa, op.sfb) if view is not None]
+    words = e.regs("scales", "b32", len(scales), mutable=True)
+    for word, view in zip(words, scales, strict=True):
+        e.do("ld.local.b32", (word,), (_element(lo, view, 0),))
+    e.add(AtomInstr(atom.name, d, a, b, c, e=meta, scales=words, span=e.span))
     for r, reg in enumerate(d):
         for v, value in enumerate(_separate(lo, reg, atom.d)):
             bits = atom.d.dtype.bits
@@ -44,7 +48,8 @@ def _loaded(lo: Lowering, view: View, operand: Operand) -> tuple[Reg, ...]:
         parts = e.regs("held", kind, count, mutable=True)
         for v, part in enumerate(parts):
             e.do(load, (part,), (_element(lo, view, r * count + v),))
-        found.append(parts[0] if count == 1 else pack(lo, list(parts), dtype))
+        whole = parts[0] if count == 1 else pack(lo, list(parts), dtype)
+        found.append(placed(lo, whole, operand))
     return tuple(found)
 
 

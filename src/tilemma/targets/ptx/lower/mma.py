@@ -11,7 +11,7 @@ from tilemma.ir.types import View
 from tilemma.layouts import Major, SharedLayout, shared_layout
 from tilemma.targets.ptx.lower.context import Lowering, RegisterTile, SharedTile, lowers
 from tilemma.targets.ptx.lower.expressions import predicate
-from tilemma.targets.ptx.lower.fragments import registers_of, tile_of, unit_origin
+from tilemma.targets.ptx.lower.fragments import placed, registers_of, tile_of, unit_origin
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.matrix import Matrix
 from tilemma.targets.ptx.lower.memory import line_offset, matrix
@@ -32,6 +32,7 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
     if op.negated and not signs:
         assert isinstance(a, RegisterTile), f"{atom.name} cannot change the sign of an operand"
         a = _negative(lo, a, atom.a)
+    a, b = _placed(lo, a, atom.a), _placed(lo, b, atom.b)
     lo.e.comment(f"mma.{op.contract} {op.acc.name}: {m}x{n}x{k} of {atom.name}")
     order = op.k_order or tuple(range(k))
     accumulate = True if op.accumulate is None else predicate(lo, op.accumulate)
@@ -55,7 +56,9 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
 def _negative(lo: Lowering, found: RegisterTile, operand: Operand) -> RegisterTile:
     """The negative of operand A: of floats with the sign bits reversed."""
     bits = operand.dtype.bits
-    mask = sum(1 << at for at in range(bits - 1, 32, bits))
+    # A float of fewer bits than its byte has its sign below.
+    sign = operand.dtype.format.sign if operand.dtype.format is not None else bits - 1
+    mask = sum(1 << at for at in range(sign, 32, bits))
 
     def reverse(r: Reg) -> Reg:
         kind = r.type
@@ -66,6 +69,14 @@ def _negative(lo: Lowering, found: RegisterTile, operand: Operand) -> RegisterTi
         return lo.e.pure("xor.b32", kind, r, Imm(mask, "b32"), hint="negative")
 
     return RegisterTile(found.plan, {at: tuple(map(reverse, regs)) for at, regs in found.regs.items()})
+
+
+def _placed(lo: Lowering, found: RegisterTile | Descriptors, operand: Operand) -> RegisterTile | Descriptors:
+    """The operand with its elements in the bits of their bytes that the instruction reads."""
+    if not operand.shift or isinstance(found, Descriptors):
+        return found
+    regs = {at: tuple(placed(lo, r, operand) for r in given) for at, given in found.regs.items()}
+    return RegisterTile(found.plan, regs)
 
 
 def _regs(operand: RegisterTile | Descriptors, i: int, k: int) -> tuple[Reg, ...]:
