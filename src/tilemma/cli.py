@@ -294,7 +294,7 @@ def _assembler() -> Any:
 @main.command()
 @click.argument("atom", metavar="ATOM|TILE|FILE")
 @click.argument("kernel", required=False)
-@click.option("--operand", metavar="A|B|C|E", help="one operand only")
+@click.option("--operand", metavar="A|B|C|E|SFA|SFB", help="one operand only")
 @click.option("--format", "format_", default="text", show_default=True, help="text, json, csv, md, svg or html")
 @click.option("--element", metavar="ROW,COL", help="the lanes and registers that hold this element of the operand")
 @click.option(

@@ -21,7 +21,15 @@ from tilemma.layouts import cute_str
 
 FORMATS: Final = ("text", "json", "csv", "md", "svg", "html")
 # The names of rows and columns of an operand.
-AXES: Final = {"A": ("m", "k"), "B": ("n", "k"), "C": ("m", "n"), "E": ("m", "k"), "R": ("r", "c")}
+AXES: Final = {
+    "A": ("m", "k"),
+    "B": ("n", "k"),
+    "C": ("m", "n"),
+    "E": ("m", "k"),
+    "SFA": ("m", "s"),
+    "SFB": ("n", "s"),
+    "R": ("r", "c"),
+}
 
 
 class NoSuchOperand(ToolError):
