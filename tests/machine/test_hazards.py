@@ -198,6 +198,7 @@ def test_every_hazard_has_a_case() -> None:
         "sparse-metadata": "test_matrix.py",
         "missing-tensor-map-fence": "test_instructions.py",
         "missing-proxy-fence-global": "test_proxied_litmus.py",
+        "mbarrier-complete": "test_filled_ranges.py",
         "race-rounded-values": "corpus/test_compilers_habits.py",
         "register-in-flight-before-wait": "corpus/test_compilers_habits.py",
     }

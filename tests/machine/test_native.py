@@ -283,3 +283,29 @@ def test_a_program_that_was_kept_runs_as_a_new_one(name: str) -> None:
     assert found[0] == found[1]
     assert programs[0] is programs[1]
     assert Job(ptx, {**launch, "read_only": [next(iter(args))]}, args).program is not programs[0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("threads", [32, 64])
+def test_the_first_store_behind_a_barrier_is_not_known(
+    native: Any, threads: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lane 0 is the first to access shared memory after a barrier, and the others read what it stores."""
+    barrier = "bar.sync 0;" if threads == 64 else "bar.warp.sync 0xffffffff;"
+    ptx = f""".version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 o) {{
+  .reg .b64 %d<4>; .reg .b32 %r<4>; .reg .pred %p0; .shared .align 4 .b8 s[256];
+  ld.param.u64 %d0, [o]; mov.u32 %r0, %tid.x; mov.u32 %r1, s; mad.lo.u32 %r2, %r0, 4, %r1;
+  mul.wide.u32 %d1, %r0, 4; add.u64 %d1, %d0, %d1; setp.eq.u32 %p0, %r0, 0;
+  st.shared.u32 [%r2], %r0; {barrier}
+  @%p0 st.shared.u32 [%r1+4], 7;
+  ld.shared.u32 %r3, [%r2]; st.global.u32 [%d1], %r3; ret;
+}}"""
+    if not compiled:
+        monkeypatch.setattr(library._state, "library", None)
+    for schedule in ("late", "random"):
+        job = Job(ptx, {"grid": 1, "block": threads}, {"o": np.zeros(threads, np.uint32)})
+        report = job.run(schedule=schedule, collect=True)
+        assert [h.code for h in report.hazards] == ["race"]

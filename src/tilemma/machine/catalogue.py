@@ -355,6 +355,14 @@ class MbarrierArrivals(HazardError):
     why = "The surplus counts to the next phase, which then completes too early; often nothing reads yet."
 
 
+class MbarrierIncomplete(HazardError):
+    code = "mbarrier-complete"
+    found = "mbarrier at {address:#x}: {what}"
+    expected = "fewer arrivals by `.noComplete` than the phase still expects (PTX ISA, `mbarrier.arrive`)"
+    fix = "leave out `.noComplete` for the last arrivals, or correct the count of `mbarrier.init`"
+    why = "The unit counts as for any arrival; what it does when the count reaches zero is not defined."
+
+
 class MbarrierBytes(HazardError):
     code = "mbarrier-bytes"
     found = "mbarrier at {address:#x}: {what}"

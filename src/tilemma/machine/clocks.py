@@ -375,7 +375,7 @@ class Events:
     @property
     def floor(self) -> int:
         """Packed numbers up to this one are events that exist now and are not unordered."""
-        return self.count << _LANE_BITS
+        return (self.count << _LANE_BITS) - 1
 
     def stand(self, packed: Any) -> tuple[Any, Any]:
         """Column and clock of packed events."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilemma.errors import Span
-from tilemma.machine import syntax
+from tilemma.machine import serialised, syntax
 from tilemma.machine.catalogue import NoSuchForm, NotInTarget
 from tilemma.machine.hazards import Place
 from tilemma.machine.isa import contents, opcodes
@@ -53,9 +53,9 @@ def instruction(*prefixes: str) -> Callable[[Callable[[Decoder], None]], Callabl
 
 
 def supported() -> list[str]:
-    """All opcode prefixes that have a decoder."""
+    """All opcode prefixes of PTX that have a decoder."""
     _load()
-    return sorted(_DECODERS)
+    return sorted(_DECODERS.keys() - {serialised.OPCODE})
 
 
 def _load() -> None:
@@ -202,6 +202,13 @@ class Decoder:
         """Refuse another number of operands than one of these."""
         if len(self.operands) not in numbers:
             self.bad(f"{len(self.operands)} operands; it takes {' or '.join(map(str, numbers))}")
+
+    def without_policy(self) -> list[syntax.Operand]:
+        """The operands, but the cache policy that `.L2::cache_hint` adds at the end."""
+        operands = list(self.operands)
+        if self.has("L2::cache_hint"):
+            self.src(operands.pop(), "b64")
+        return operands
 
     # -- operands
     def _class_of(self, register: syntax.Register) -> tuple[str, int]:

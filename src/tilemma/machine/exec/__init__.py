@@ -19,6 +19,7 @@ from tilemma.machine.exec import (  # noqa: F401
     move,
     plain_copies,
     predicate,
+    ranges,
     registers,
     tensormaps,
     video,

@@ -50,8 +50,10 @@ def bar(d: Decoder) -> None:
         predicate = d.src_pred(operands.pop())
     number = d.src(operands[0], "b32")
     count = d.src(operands[1], "b32") if len(operands) > 1 else -1
-    if sync == "arrive" and count < 0:
-        d.bad("`arrive` needs a thread count")
+    if isinstance(operands[0], Immediate) and not 0 <= operands[0].value < 16:
+        d.bad(f"barrier {operands[0].value}; there are 0 to 15")
+    if len(operands) > 1 and isinstance(operands[1], Immediate) and operands[1].value % 32:
+        d.bad(f"{operands[1].value} threads, which is no multiple of 32")
     ins = d.ins
     if (
         sync == "sync"

@@ -252,12 +252,12 @@ def tensor(d: Decoder) -> None:
         d.refuse("the im2col mode needs 3 to 5 dimensions")
     multicast = d.has("multicast::cluster")
     d.has("tile", "global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
+    if d.has("cta_group::1"):
+        # The mbarrier is in the CTA that the copy writes, as without it.
+        d.needs(100, accelerated=True)
     operation = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec"), "none")
-    hint = d.has("L2::cache_hint")
+    operands = d.without_policy()
     d.only("async", "bulk", "tensor", "reduce")
-    operands = list(d.operands)
-    if hint:
-        operands.pop()
     is_load = d.mods.index("global") > min(
         (d.mods.index(s) for s in ("shared::cluster", "shared::cta") if s in d.mods), default=99
     )
@@ -265,9 +265,17 @@ def tensor(d: Decoder) -> None:
         offsets = [d.src(x, "u16") for x in d.items(operands.pop(3))] if im2col else []
         if im2col and len(offsets) != rank - 2:
             d.bad(f"{len(offsets)} im2col offsets; it takes {rank - 2}")
+        _take(d, operands, 4 if multicast else 3)
         _tensor_load(d, rank, operands, multicast, offsets)
     else:
+        _take(d, operands, 2)
         _tensor_store(d, rank, operands, operation if reduces else "none", im2col=im2col)
+
+
+def _take(d: Decoder, operands: list[Any], number: int) -> None:
+    """Refuse operands that the modifiers do not announce, or that are missing."""
+    if len(operands) != number:
+        d.bad(f"{len(operands)} operands beside cache policy and im2col offsets; it takes {number}")
 
 
 def _coordinates(d: Decoder, operand: Any, rank: int) -> list[int]:

@@ -143,7 +143,7 @@ def cp_async(d: Decoder) -> None:
     d.one_of(("ca", "cg"))
     d.one_of(("shared", "shared::cta"))
     d.has("global")
-    hint = 1 if d.has("L2::cache_hint") else 0
+    operands = d.without_policy()
     for m in d.mods:
         if m.startswith("L2::"):
             d.used.add(m)
@@ -152,7 +152,9 @@ def cp_async(d: Decoder) -> None:
     width = d.immediate(d.operands[2])
     if width not in (4, 8, 16) or ("cg" in d.mods and width != 16):
         d.bad(f"a copy of {width} bytes; .ca takes 4, 8 or 16, .cg 16")
-    rest = d.operands[3 : len(d.operands) - hint]
+    if len(operands) not in (3, 4):
+        d.bad(f"{len(operands)} operands beside a cache policy; it takes 3 or 4")
+    rest = operands[3:]
     size = ignore = None
     if rest:
         if (isinstance(rest[0], Register) and rest[0].type == "pred") or type(rest[0]).__name__ == "Not":

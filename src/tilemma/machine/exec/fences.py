@@ -11,6 +11,7 @@ from tilemma.machine.clocks import Message
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import tensormaps
 from tilemma.machine.global_access import fence_global
+from tilemma.machine.isa import tensormap
 from tilemma.machine.state import Frame
 
 _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
@@ -33,7 +34,7 @@ def fence(d: Decoder) -> None:
 
 @instruction("fence.proxy", "membar.proxy")
 def proxy(d: Decoder) -> None:
-    d.needs(90 if d.parts[0] == "fence" or "async" in d.mods else 70)
+    d.needs(70 if "alias" in d.mods else 90)
     kind = d.one_of(("alias", "async", "async.global", "tensormap::generic", "async::generic"))
     d.has(
         "global", "shared::cta", "shared::cluster", "release", "acquire", "gpu", "cta", "cluster", "sys", "proxy"
@@ -62,6 +63,8 @@ def _tensormap(d: Decoder) -> None:
     """``fence.proxy.tensormap::generic.acquire.gpu [map], 128`` lets the warp use the map."""
     acquires = "acquire" in d.mods
     address = d.address(d.operands[0]) if acquires and d.operands else None
+    if address is not None and d.immediate(d.operands[1]) != tensormap.BYTES:
+        d.bad("the size must be 128")
 
     def run(f: Frame, m: Any) -> None:
         rows = f.w.rows_of(m)

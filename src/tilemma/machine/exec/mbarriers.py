@@ -344,13 +344,16 @@ def arrive(d: Decoder) -> None:
     d.only("arrive", "arrive_drop")
     operands = list(d.operands)
     has_state = not isinstance(operands[0], Address)
+    if has_state and "shared::cluster" in d.mods and not isinstance(operands[0], Sink):
+        d.bad("an arrival at .shared::cluster has no state: write `_`, or .shared::cta")
+    partial = "noComplete" in d.mods
     state = -1
     if has_state:
         to = operands.pop(0)
         state = -1 if isinstance(to, Sink) else d.dst(to, "b64")
     address = d.address(operands[0])
     amount = d.src(operands[1], "u32") if len(operands) > 1 else -1
-    if expects:
+    if expects or (amount >= 0 and not partial):
         d.needs(90)
     if expects and amount < 0:
         d.bad("`expect_tx` needs a byte count")
@@ -371,6 +374,9 @@ def arrive(d: Decoder) -> None:
                     barrier.expect(place, int(amounts.sum()))
                 else:
                     n = int(amounts.sum())
+            if partial and n == barrier.pending:
+                what = "`.noComplete` promises that the phase stays open, and these arrivals complete it"
+                w.report(hz.MbarrierIncomplete, ins, lanes=lanes, address=at, what=what)
             message = None if relaxed else w.cta.cluster.clocks.release(w.first + lanes, w.row)
             barrier.arrive(place, n, message, drop=drop)
 

@@ -119,6 +119,12 @@ def _quad_registers(d: Decoder, operand: Operand, *, write: bool) -> Registers:
     return Registers(((RAW["64"], row), (RAW["64"], row + 1)), 8, False)
 
 
+def _count(d: Decoder) -> None:
+    """A policy stands at the end where the opcode announces one."""
+    if len(d.without_policy()) != 2:
+        d.bad(f"{len(d.operands)} operands; it takes 2, and a cache policy with `.L2::cache_hint`")
+
+
 @instruction("ld", "ldu")
 def ld(d: Decoder) -> None:
     kind = d.type
@@ -128,7 +134,7 @@ def ld(d: Decoder) -> None:
     skip_hints(d)
     d.has("v2", "v4", "v8", "mmio")
     d.only(kind)
-    d.count(2, 3)
+    _count(d)
     registers = data_registers(d, d.operands[0], kind, write=True)
     address = d.address(d.operands[1])
     width = registers.size * len(registers.rows)
@@ -325,7 +331,7 @@ def st(d: Decoder) -> None:
     if "async" in d.mods:
         d.unsupported()
     d.only(kind)
-    d.count(2, 3)
+    _count(d)
     address = d.address(d.operands[0])
     registers = data_registers(d, d.operands[1], kind, write=False)
     width = registers.size * len(registers.rows)

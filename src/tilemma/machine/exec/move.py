@@ -177,6 +177,7 @@ def isspacep(d: Decoder) -> None:
     space = d.one_of(
         ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
     )
+    d.needs(90 if space == "shared::cluster" else 0)
     o = d.dst(d.operands[0], "pred")
     cls, a = d.src_any(d.operands[1], "u64")
     low, high = {

@@ -36,12 +36,11 @@ def plain(d: Decoder) -> None:
             d.unsupported()
         d.used.add(kind)
         d.has("reduce", "noftz")
+        if ("noftz" in d.mods) != (operation == "add" and kind in ("f16", "bf16")):
+            d.refuse("`.noftz` stands with .add of f16 and bf16, and with these alone")
     d.has("global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
-    hint = d.has("L2::cache_hint")
+    operands = d.without_policy()
     d.only("async", "bulk")
-    operands = list(d.operands)
-    if hint:
-        operands.pop()
     d.has("ignore_oob")
     if "ignore_oob" in d.mods or "cp_mask" in d.mods:
         d.unsupported()
@@ -50,6 +49,8 @@ def plain(d: Decoder) -> None:
         d.bad("it needs a destination and a source space")
     to, source, size = d.address(operands[0]), d.address(operands[1]), d.src(operands[2], "u32")
     stores = spaces[0] == "global"
+    if len(operands) != 4 - stores + multicast:
+        d.bad(f"{len(operands)} operands beside a cache policy; it takes {4 - stores + multicast}")
     barrier = None if stores else d.address(operands[3])
     mask = d.src(operands[4], "u16") if multicast else -1
     from_shared = spaces[1] == "shared::cta" and not stores

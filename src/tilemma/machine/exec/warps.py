@@ -11,6 +11,7 @@ from tilemma.machine.decode import VIEW, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.hazards import ranges
 from tilemma.machine.isa import numerics
+from tilemma.machine.isa.forms import Arch
 from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.register_checks import shuffled
 from tilemma.machine.state import LANES, Frame
@@ -128,6 +129,8 @@ def match(d: Decoder) -> None:
     kind = d.type
     everything = "all" in d.mods
     to, predicate = d.pair(d.operands[0])
+    if predicate is not None and not everything:
+        d.bad("`match.any` has no predicate")
     o = d.dst(to, "b32")
     p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
     a, mask = d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
@@ -169,6 +172,8 @@ def redux(d: Decoder) -> None:
     magnitudes, nan = d.has("abs"), d.has("NaN")
     d.only("sync", kind)
     d.needs(80)
+    if kind == "f32" and Arch.parse(d.program.arch).number >= 110:
+        d.refuse("redux of .f32 is for sm_100a and its family")
     o, a, mask = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
     d.membership = mask
     reduce = {

@@ -2,7 +2,7 @@
 
 Sources: PTX ISA 9.0, "ld", "st", "atom", "red", "st.async", "red.async"; where ptxas 13 differs, as ptxas takes
 them.
-Hints on caches (``.L1::``, ``.L2::``) are not part of the rows.
+Hints on caches (``.L1::``, ``.L2::``) are not part of the rows: ``hints_refused``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _accesses(*, load: bool) -> Iterator[Row]:
         yield Row(types, f"[weak] {_CLUSTER} {cache} {vectors}", 90)
         if load:
             yield Row(types, f"[weak] const {cache} {vectors}", sm)
-            yield Row(types, f"[weak] global {cache} nc {vectors}", sm)
+            yield Row(types, f"[weak] global [ca|cg|cs] nc {vectors}", sm)
         yield Row(types, f"volatile [global|{_SHARED}] {vectors}", sm)
         yield Row(types, f"volatile {_CLUSTER} {vectors}", 90)
         for scopes, places, first in (
@@ -49,6 +49,33 @@ def _accesses(*, load: bool) -> Iterator[Row]:
         yield Row(types, f"[weak] [global] {cache}{nc} {length}", 100)
         yield Row(types, f"volatile [global] {length}", 100)
         yield Row(types, f"relaxed|{order} cta|cluster|gpu|sys [global] {length}", 100)
+
+
+_OPERATORS = {"ca", "cg", "cs", "lu", "cv", "wb", "wt"}
+_OTHER_SPACES = {"shared", "shared::cta", _CLUSTER, "local", "const", "param", "param::entry", "param::func"}
+
+
+def hints_refused(op: str, parts: tuple[str, ...]) -> str:
+    """The reason why `ld` or `st` does not take its hints on caches; empty if it does."""
+    first = [p for p in parts if p.startswith("L1::")]
+    second = [p for p in parts if p.startswith("L2::")]
+    sizes = [p for p in second if p[-1] == "B"]
+    evictions = [p for p in second if "evict" in p]
+    if not first and not second:
+        return ""
+    if not _OTHER_SPACES.isdisjoint(parts):
+        return "hints on caches are for generic addresses and .global"
+    if first and not _OPERATORS.isdisjoint(parts):
+        return f".{first[0]} does not stand beside a cache operator"
+    if "volatile" in parts and len(sizes) < len(first + second):
+        return ".volatile takes no eviction priority and no cache policy"
+    if op == "st" and sizes:
+        return f".{sizes[0]} is for loads"
+    if evictions and not ({"v8", "v4"} & {*parts}):
+        return f".{evictions[0]} is for accesses of 32 bytes"
+    if max(len(first), len(sizes), len(evictions)) > 1:
+        return "a hint of each kind once at most"
+    return ""
 
 
 def _operations(*, red: bool) -> Iterator[tuple[str, str, int]]:

@@ -42,7 +42,7 @@ _MODELLED: dict[str, tuple[str, str]] = {
     "Data Movement and Conversion Instructions": (
         "shfl.sync ld ldu st st.async red.async cp.async cp.async.commit_group cp.async.wait_group "
         "cp.async.wait_all cp.async.bulk cp.reduce.async.bulk cp.async.bulk.tensor cp.reduce.async.bulk.tensor "
-        "cp.async.bulk.commit_group cp.async.bulk.wait_group tensormap.replace",
+        "cp.async.bulk.commit_group cp.async.bulk.wait_group tensormap.replace discard st.bulk",
         "mov prmt isspacep cvta cvt cvt.pack mapa getctarank",
     ),
     "Control Flow Instructions": ("", "bra brx.idx call ret exit"),
@@ -78,10 +78,9 @@ _HINTS: dict[str, str] = {
 }
 _REFUSED: dict[str, dict[str, str]] = {
     "Data Movement and Conversion Instructions": {
-"shfl": _OLD, "discard": "it leaves memory undefined", "multimem.ld_reduce": _MULTIMEM,
+"shfl": _OLD, "multimem.ld_reduce": _MULTIMEM,
         "multimem.st": _MULTIMEM, "multimem.red": _MULTIMEM, "multimem.cp.async.bulk": _MULTIMEM,
         "multimem.cp.reduce.async.bulk": _MULTIMEM,
-        "st.bulk": "an instruction of sm_100",
     },
     "Texture Instructions": dict.fromkeys(("tex", "tld4", "txq", "istypep"), _TEXTURE),
     "Surface Instructions": dict.fromkeys(("suld", "sust", "sured", "suq"), _TEXTURE),

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
 
-from tilemma.machine.isa.accesses import ACCESSES
+from tilemma.machine.isa.accesses import ACCESSES, hints_refused
 from tilemma.machine.isa.forms import Arch
 from tilemma.machine.isa.rows import Row
+from tilemma.machine.isa.synchronising import SYNCHRONISING, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ FORMS: dict[str, tuple[Row, ...]] = {
     "activemask": (Row("b32"),),
     "mapa": (Row("u32 s32 u64", "[shared::cluster]", 90),),
     "getctarank": (Row("u32 s32 u64", "[shared::cluster]", 90),),
-    **ACCESSES,
+    **ACCESSES, **SYNCHRONISING,
 }  # fmt: skip
 # Instructions of their own that share a first word with those above.
 _OTHERS = {("cvt", "pack"), ("st", "bulk")}
@@ -208,8 +209,8 @@ def _table(op: str) -> dict[tuple[str, ...], list[tuple[Row, frozenset[frozenset
 def _rows_of(op: str, modifiers: tuple[str, ...]) -> tuple[int, list[tuple[Row, frozenset[frozenset[str]]]]]:
     """The number of the last ``modifiers`` that are types, and their rows."""
     table = _table(op)
-    for n in (2, 1):
-        found = table.get(modifiers[-n:]) if len(modifiers) >= n else None
+    for n in (2, 1, 0):
+        found = table.get(modifiers[len(modifiers) - n :]) if len(modifiers) >= n else None
         if found is not None:
             return n, found
     return 0, []
@@ -221,6 +222,8 @@ def refusal(parts: tuple[str, ...], operands: int, arch: str) -> Refusal | None:
     op, modifiers = _split(parts)
     if op not in FORMS or parts[:2] in _OTHERS or (op.endswith(".async") and "global" in modifiers):
         return None
+    if op in ("ld", "st") and (reason := hints_refused(op, parts)):
+        return Refusal(reason)
     n, rows = _rows_of(op, modifiers)
     rows = [(row, sets) for row, sets in rows if row.operands in (0, operands)]
     types, rest = ".".join(modifiers[len(modifiers) - n :]), modifiers[: len(modifiers) - n]
@@ -235,11 +238,15 @@ def refusal(parts: tuple[str, ...], operands: int, arch: str) -> Refusal | None:
     takes = " or ".join(
         dict.fromkeys(f"`{_shown(row.modifiers)}`" if row.modifiers else "no modifier" for row, _ in rows)
     )
-    return Refusal(f"{op} of .{types} takes {takes}, not {_dotted(rest) or 'none'}")
+    of = f" of .{types}" if types else ""
+    return Refusal(f"{op}{of} takes {takes}, not {_dotted(rest) or 'none'}")
 
 
 def _split(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """The name of the table and the modifiers that it is about, types last."""
+    found = key_of(parts)
+    if found is not None:
+        return found
     op, modifiers = parts[0], parts[1:]
     if op not in ACCESSES:
         return op, modifiers

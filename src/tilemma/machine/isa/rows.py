@@ -12,8 +12,9 @@ class Row:
     """Forms of an instruction that share modifiers, from architecture ``sm``.
 
     ``types``: alternatives separated by spaces, each a list of types separated by dots (``f16|f32.s32``: two
-    lists).  ``modifiers``: ``a|b`` is one of them, ``[a|b]`` at most one, ``a.b`` both.  ``accelerated``: only
-    targets such as ``sm_100a`` have them.  ``operands``: their number, 0 for any.
+    lists); none for instructions without a type.  ``modifiers``: ``a|b`` is one of them, ``[a|b]`` at most one,
+    ``a.b`` both.  ``accelerated``: only targets such as ``sm_100a`` have them.  ``operands``: their number, 0 for
+    any.
     """
 
     types: str
@@ -23,8 +24,8 @@ class Row:
     operands: int = 0
 
     def type_lists(self) -> Iterator[tuple[str, ...]]:
-        for alternative in self.types.split():
-            yield from product(*(part.split("|") for part in alternative.split(".")))
+        for alternative in self.types.split() or [""]:
+            yield from product(*(part.split("|") for part in alternative.split(".") if part))
 
     def modifier_sets(self) -> Iterator[frozenset[str]]:
         choices = []

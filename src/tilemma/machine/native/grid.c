@@ -143,7 +143,7 @@ static int warp_synchronised(const Warp *w, int64_t mask) {
   for (int i = 0; i < 32; i++)
     if (members[i] != 0xffffffff) return 0;
   synchronise(w->clocks, w->first, 32);
-  if (w->cta->warps == 1) ((Warp *)w)->floor = w->events->count << 5;
+  if (w->cta->warps == 1) ((Warp *)w)->floor = (w->events->count << 5) - 1;
   return 1;
 }
 
@@ -338,7 +338,7 @@ static void release(Grid *g, Frame **ready, Frame **parked, const Cta *c) {
   }
   g->parked = kept;
   synchronise(any->clocks, c->first_thread, 32 * c->warps);
-  for (int64_t i = g->ready - c->warps; i < g->ready; i++) ((Warp *)ready[i]->warp)->floor = any->events->count << 5;
+  for (int64_t i = g->ready - c->warps; i < g->ready; i++) ((Warp *)ready[i]->warp)->floor = (any->events->count << 5) - 1;
   ((Cta *)c)->arrived = 0;
   g->progress++;
 }
