@@ -152,7 +152,7 @@ WARPS = (
     "stmatrix.sync.aligned.m8n8.(x1|x2|x4)[[.trans]][[.shared|.shared::cta]].(b16|b8) [%d34], {%r0[[,"
     " %r1|, %r1, %r2, %r3]]};",
     "wmma.load.(a|b).sync.aligned.(row|col).(m16n16k16|m8n32k16|m32n8k16)"
-    "[[.global|.shared|.shared::cta]].(f16|bf16|s8)",
+    "[[.global|.shared|.shared::cta]].(f16|bf16|s8)"
     " {%r0, %r1, %r2, %r3[[, %r4, %r5, %r6, %r7]]}, [%d0][[, %r9]];",
     "wmma.store.d.sync.aligned.(row|col).(m16n16k16|m8n32k16)[[.global|.shared]].(f32|s32|f16) [%d0], "
     "{%r0, %r1, %r2, %r3[[, %r4, %r5, %r6, %r7]]}[[, %r9]];",
