@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -103,3 +106,57 @@ def test_copies() -> None:
 def test_methods_of_the_class_stay() -> None:
     assert Counted(1) == Counted(3) != Counted(2)
     assert hash(Counted(1)) == hash(Counted(1))
+
+
+def test_the_initialiser_is_compiled_with_the_first_instance() -> None:
+    @record
+    class Pair:
+        one: int
+        two: str = "x"
+
+    @record
+    class Wider(Pair):
+        three: float = 0.5
+
+    assert not any(isinstance(vars(c)["__init__"], FunctionType) for c in (Pair, Wider))
+    assert Wider(1, three=2.0) == Wider(1, "x", 2.0)
+    assert isinstance(vars(Wider)["__init__"], FunctionType)
+    assert not isinstance(vars(Pair)["__init__"], FunctionType)
+    assert str(inspect.signature(Pair)) == "(one, two='x')"
+    assert Pair(1).two == "x"
+
+
+@pytest.mark.parametrize("frozen, slots", list(itertools.product([True, False], repeat=2)))
+def test_classes_of_one_shape_keep_their_names_apart(frozen: bool, slots: bool) -> None:
+    @record(frozen=frozen, slots=slots)
+    class Point:
+        x: int
+        y: list[int] = field(default_factory=list)
+        z: int = field(kw_only=True, default=3)
+
+    @record(frozen=frozen, slots=slots)
+    class Span:
+        first: int
+        lines: list[int] = field(default_factory=lambda: [0])
+        last: int = field(kw_only=True, default=9)
+
+    assert str(Point(1)).endswith("Point(x=1, y=[], z=3)") and str(Span(2)).endswith(
+        "Span(first=2, lines=[0], last=9)"
+    )
+    assert Point(y=[2], x=1, z=4) == Point(1, [2], z=4) != Point(1, [2])
+    assert Point(1).y is not Point(1).y
+    for wrong, says in (((), "missing 1 required positional argument: 'first'"), ((1, [], 2), "positional")):
+        with pytest.raises(TypeError, match=f"Span.__init__.*{says}"):
+            Span(*wrong)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        Span(1, x=2)
+
+
+def test_a_record_without_fields_takes_no_arguments() -> None:
+    @record
+    class Nothing:
+        pass
+
+    assert Nothing() == Nothing() and len({Nothing(), Nothing()}) == 1
+    with pytest.raises(TypeError):
+        Nothing(1)

@@ -1,7 +1,8 @@
 """Records: dataclasses, frozen by default, whose classes and instances are cheap to create.
 
 `dataclasses` compiles six methods for each frozen class, which takes half a millisecond; there are some three
-hundred classes.  Here ``__init__`` alone is compiled for a class, and fills slots directly.
+hundred classes.  Here ``__init__`` alone is compiled, with the first instance of a class, and fills slots
+directly.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from functools import cache
 from operator import attrgetter
-from types import MemberDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 _T = TypeVar("_T")
@@ -42,8 +44,10 @@ def record(cls: type[Any] | None = None, /, *, frozen: bool = True, slots: bool 
     return make if cls is None else make(cls)
 
 
-def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., Any] | None]:
-    methods: dict[str, Callable[..., Any] | None] = {"__init__": _initialiser(cls, frozen), "__repr__": _text}
+def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Any]:
+    methods: dict[str, Any] = {"__repr__": _text}
+    if fields(cls) or hasattr(cls, "__post_init__"):
+        methods["__init__"] = _Initialiser(cls, frozen)
     if eq:
         equal, hashed = _comparison([f.name for f in fields(cls) if f.compare])
         methods |= {"__eq__": equal, "__hash__": hashed if frozen else None}
@@ -53,38 +57,84 @@ def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Callable[..., 
     return methods
 
 
+class _Initialiser:
+    """``__init__`` of a class: compiled when it is first looked up, and then in its place.  A process has no
+    instances of most classes that it imports."""
+
+    __slots__ = ("_cls", "_frozen")
+
+    def __init__(self, cls: type[Any], frozen: bool) -> None:
+        self._cls, self._frozen = cls, frozen
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
+        made = _initialiser(self._cls, self._frozen)
+        self._cls.__init__ = made
+        return made.__get__(instance, owner)
+
+
 def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
     """``__init__``; the slots of frozen records are set through their descriptors, which is faster than by
-    name."""
+    name.
+
+    Compiling takes longer than all the rest: classes of one shape share code, in which only the names differ.
+    """
+    ordered = sorted(fields(cls), key=lambda f: f.kw_only is True)
+    names = {f"f{i}": f.name for i, f in enumerate(ordered)}
     scope: dict[str, Any] = {"MISSING": MISSING, "set_attribute": object.__setattr__}
-    ordered, named, body = ["self"], list[str](), list[str]()
-    for f in fields(cls):
-        name, value = f.name, f.name
-        if f.default is not MISSING:
-            scope[f"default_{name}"] = f.default
-            value = f"{name}=default_{name}"
-        elif f.default_factory is not MISSING:
-            scope[f"make_{name}"] = f.default_factory
-            value = f"{name}=MISSING"
-            body.append(f"if {name} is MISSING: {name} = make_{name}()")
-        (named if f.kw_only else ordered).append(value)
-        place = getattr(cls, name, None)
+    shape = list[str]()
+    for i, f in enumerate(ordered):
+        place = getattr(cls, f.name, None)
         if not frozen:
-            body.append(f"self.{name} = {name}")
+            kind = "attribute"
         elif isinstance(place, MemberDescriptorType):
-            scope[f"set_{name}"] = place.__set__
-            body.append(f"set_{name}(self, {name})")
+            kind, scope[f"set_{i}"] = "slot", place.__set__
         else:
-            body.append(f"set_attribute(self, {name!r}, {name})")
-    if hasattr(cls, "__post_init__"):
-        body.append("self.__post_init__()")
-    parameters = ", ".join([*ordered, *(["*", *named] if named else [])])
-    # The name of the file tells that the frame belongs to this package.
-    text = f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"])
-    exec(compile(text, _FILE, "exec"), scope)
-    made: Callable[..., None] = scope["__init__"]
+            kind, scope[f"name_{i}"] = "frozen", f.name
+        if f.default_factory is not MISSING:
+            kind, scope[f"make_{i}"] = f"{kind} made", f.default_factory
+        shape.append(kind)
+    code = _code(tuple(shape), sum(f.kw_only is True for f in ordered), hasattr(cls, "__post_init__"))
+
+    def named(used: Sequence[str]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in used)
+
+    code = code.replace(co_varnames=named(code.co_varnames), co_names=named(code.co_names))
+    # MISSING stands for a default that is made.
+    defaults = [f for f in ordered if f.default is not MISSING or f.default_factory is not MISSING]
+    positional = [f for f in defaults if not f.kw_only]
+    last = [f for f in ordered if not f.kw_only][-len(positional) :]
+    assert not positional or positional == last, f"{cls}: a field without default is behind one with a default"
+    made = FunctionType(code, scope, "__init__", tuple(f.default for f in positional))
+    made.__kwdefaults__ = {f.name: f.default for f in defaults if f.kw_only}
     made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__module__ = __name__
     return made
+
+
+@cache
+def _code(shape: tuple[str, ...], keywords: int, checked: bool) -> CodeType:
+    """The code of ``__init__`` for fields f0, f1, .. of these kinds; the last ``keywords`` are passed by name."""
+    body = list[str]()
+    for i, kind in enumerate(shape):
+        if kind.endswith(" made"):
+            body.append(f"if f{i} is MISSING: f{i} = make_{i}()")
+        statements = {
+            "attribute": f"self.f{i} = f{i}",
+            "slot": f"set_{i}(self, f{i})",
+            "frozen": f"set_attribute(self, name_{i}, f{i})",
+        }
+        body.append(statements[kind.removesuffix(" made")])
+    if checked:
+        body.append("self.__post_init__()")
+    parameters = ["self", *(f"f{i}" for i in range(len(shape)))]
+    if keywords:
+        parameters.insert(-keywords, "*")
+    scope: dict[str, Any] = {}
+    # The name of the file tells that the frame belongs to this package.
+    text = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body or ["pass"])
+    exec(compile(text, _FILE, "exec"), scope)
+    code: CodeType = scope["__init__"].__code__
+    return code
 
 
 def _comparison(names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., int]]:
