@@ -57,7 +57,7 @@ def _negative(lo: Lowering, found: RegisterTile, operand: Operand) -> RegisterTi
     """The negative of operand A: of floats with the sign bits reversed."""
     bits = operand.dtype.bits
     # A float of fewer bits than its byte has its sign below.
-    sign = operand.dtype.format.sign if operand.dtype.format is not None else bits - 1
+    sign = operand.dtype.floating.sign if bits == 8 and operand.dtype.is_float else bits - 1
     mask = sum(1 << at for at in range(sign, 32, bits))
 
     def reverse(r: Reg) -> Reg:
