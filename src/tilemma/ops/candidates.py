@@ -12,6 +12,7 @@ from tilemma.ops.plan import (
     CACHE,
     EVENTS,
     LINE,
+    LONG,
     MOST_FLIGHT,
     RESERVED,
     SPLITS,
@@ -87,8 +88,6 @@ SPILLING_PARTS = ((64, 256, 64),)
 PARTS = tuple(sorted({*SPLITS, 7, 14}))
 # Parts are for SMs without a task: no more parts than so many for each.
 SPLIT_ROUNDS = 2
-# K is by far the longest extent: so many times the others.
-LONG = 16
 
 
 def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -144,15 +143,17 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
         # Tensor stores write whole 16-byte units, over the edge too.
         whole = p.out.shape[2] * size % 16 == 0 and p.grouped != "columns"
-        store = "tma" if size == 2 and whole and aligned(p.out) and not swap else "direct"
-        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))) if swap else PIPELINED:
+        by_tma = size == 2 and whole and aligned(p.out) and not swap
+        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))):
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
+            # Boxes of a store by TMA are half a swizzle wide, or whole ones.
+            store = "tma" if by_tma and (tile[1] % 64 == 0 or tile[1] > 64) else "direct"
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
             most = PROMOTED_RING if p.promote else LARGEST_RING
             stages = min(most, (on.shared - _reserved(p, tile, groups) - staging) // _stage(p, tile))
-            whole_boxes = tile[1] % 64 == 0 or (p.rhs_major == "row" and (store == "direct" or tile[1] > 64))
+            whole_boxes = tile[1] % 64 == 0 or p.rhs_major == "row"
             if stages < 2 or not whole_boxes:
                 continue
             tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
@@ -185,8 +186,8 @@ def _splits(tiles: int, parts: int, sms: int) -> list[int]:
 
 
 def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
-    """Tiles of all columns of the transposed product, or of a half or a third of them, where these are few: TMA
-    takes its time for each row beyond the edge, too."""
+    """Tiles of all columns, or of a half or a third of them, where these are few: TMA takes its time for each row
+    beyond the edge, too."""
     if p.grouped:
         return
     for parts in (1, 2, 3):

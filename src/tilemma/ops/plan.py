@@ -195,6 +195,8 @@ PACKING = 0.5
 ROOM, NEAR = 0.85, 0.935
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
+# K is by far the longest extent: so many times the others.
+LONG = 16
 # Parts of K.
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
@@ -260,9 +262,11 @@ def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
     (m, n, k), size = shape, p.lhs.dtype.bytes
     left, right = float(m * k * size), float(n * k * size)
     far = FAR if plan.split == 1 else FAR_PARTS
-    if m > plan.tile[0] * plan.cluster[0]:
+    # Blocks of clusters that read the same part of a long K gained nothing by it.
+    high, wide = (1, 1) if plan.split > 1 and k >= LONG * max(m, n) and not plan.share else plan.cluster
+    if m > plan.tile[0] * high:
         right *= 1 + (far if right > CACHE else FAR_SMALL)
-    if n > plan.tile[1] * plan.cluster[1]:
+    if n > plan.tile[1] * wide:
         left *= 1 + (far if left > CACHE else FAR_SMALL)
     parts = plan.split * m * n * 4 if plan.split > 1 else 0
     return left + right + m * n * p.out.dtype.bytes + parts

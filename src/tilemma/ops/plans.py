@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,12 +36,14 @@ ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
 # How many plans are measured, in how many rounds, or in so many seconds, but not in fewer rounds than these; the
 # rounds before the first that counts.
 MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.5, 5, 2
+# Seconds for compiling: plans that take longer are not measured.
+COMPILING = 1.1
 # At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
 COPIES, SPREAD, UNIT = 11, 96 << 20, 256
 # The L2 cache is emptied by a write of this many times its size.
 FLUSH = 4
 # Threads that wait for the assembler.
-WAITING = 8
+WAITING = 3
 # By how much another plan has to be faster than the model's.
 MARGIN = 0.02
 
@@ -135,7 +137,8 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
     with Progress(console=console, transient=True) as progress, _copied(problem) as problems:
         task = progress.add_task("measuring plans", total=len(plans) + ROUNDS)
         ready: dict[Plan, list[list[PreparedLaunch]]] = {}
-        # The assembler runs in processes of its own: plans wait for it together.
+        # The assembler runs in processes of its own: plans wait for it together, but not for long.
+        begin = time.perf_counter()
         with ThreadPoolExecutor(WAITING) as pool:
             waiting = []
             for plan in plans:
@@ -143,10 +146,14 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
                 waiting.append((plan, work, [pool.submit(_launches, [call]) for call in calls]))
             for plan, work, calls_ready in waiting:
                 try:
-                    first = [x for each in calls_ready for x in each.result()]
+                    left = None if not ready else max(0.0, begin + COMPILING - time.perf_counter())
+                    first = [x for each in calls_ready for x in each.result(left)]
                     ready[plan] = [first, *(_launches(_calls(p, plan, work)[0]) for p in problems)]
                 except TilemmaError as e:
                     console.print(f"{plan}: {e.message}")
+                except TimeoutError:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
                 progress.advance(task)
         times: dict[Plan, list[float]] = {p: [] for p in ready}
         if times:
