@@ -1,7 +1,6 @@
 """Times the plans that the model of `ops.plan` likes best, over many shapes and types, and stores them.
 
     python bench/sweep_ops.py --json sweep.json --count 300            # on a GPU
-    python bench/sweep_ops.py --fused --kinds "long K" "few rows" --json fused.json   # split-K in one kernel too
     python bench/sweep_ops.py --judge sweep.json                       # anywhere: the model against a stored sweep
 
 The shapes are random, the same for the same seed and kinds, and spread over the kinds of products: large, few
@@ -9,9 +8,7 @@ rows, long K, small, batches, misaligned, 8-bit.  For each the plans that the mo
 them the best of tiles that the others do not have, and torch's product beside them.  Each shape's line has torch's
 time over that of the model's choice and over that of the fastest.  Large products are timed with a flushed L2
 cache, the others by replays of CUDA graphs over copies of the operands.
-``--fused`` adds each split plan with its parts added in the same kernel, and checks that the result of these is
-right, is the same each time, and leaves the counters zero.  ``--judge`` prints, by kind, the time of the model's
-choice over that of the fastest.
+``--judge`` prints, by kind, the time of the model's choice over that of the fastest.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,7 @@ from tilemma.errors import TilemmaError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments
 from tilemma.ops.arguments import PLAIN, SCALED, Call
-from tilemma.ops.candidates import fused, ranked
+from tilemma.ops.candidates import ranked
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
@@ -123,23 +120,13 @@ def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
     return found
 
 
-def choices(problem: Problem, on: Hardware, most: int, in_one: bool = False) -> list[Estimate]:
+def choices(problem: Problem, on: Hardware, most: int) -> list[Estimate]:
     """The best estimate of each tile, split, swap and cluster, up to ``most``, the model's choice first: half of
-    them, and then of tiles that these do not have.
-
-    ``in_one``: besides, as many split plans with their parts added in the same kernel, with the split of the
-    candidate and with the one that gives each SM a part.
-    """
+    them, and then of tiles that these do not have."""
     seen: dict[Any, Estimate] = {}
-    split: dict[Any, Estimate] = {}
     for e in ranked(problem, on):
         p = e.plan
-        key = p.kernel, p.tile, p.split, p.swap, p.cluster, p.share
-        seen.setdefault(key, e)
-        for parts in {p.split, filling(problem, p, on)} if in_one and p.split > 1 else ():
-            plan = fused(replace(p, split=parts), problem)
-            if plan is not None:
-                split.setdefault((*key[:2], parts, *key[3:]), Estimate(plan, e.seconds, e.why))
+        seen.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share), e)
     best = list(seen.values())
     found = best[: most - most // 2]
     have = {(e.plan.tile[:2], e.plan.swap) for e in found}
@@ -147,20 +134,14 @@ def choices(problem: Problem, on: Hardware, most: int, in_one: bool = False) -> 
         if len(found) < most and (e.plan.tile[:2], e.plan.swap) not in have:
             have.add((e.plan.tile[:2], e.plan.swap))
             found.append(e)
-    return [*found, *list(split.values())[:most]]
+    return found
 
 
-def filling(problem: Problem, plan: Plan, on: Hardware) -> int:
-    """The parts of K that give each SM one."""
-    p = transposed_product(problem) if plan.swap else problem
-    return on.sms // max(1, p.batch * -(-p.shape[0] // plan.tile[0]) * -(-p.shape[1] // plan.tile[1]))
-
-
-def compiled(s: Shape, most: int, in_one: bool) -> list[str]:
+def compiled(s: Shape, most: int) -> list[str]:
     """Compile the plans of ``choices`` into the cache, in a process of its own; what went wrong."""
     call, out = call_of(s, imagined)
     problem, wrong = arguments.problem(call, out, made=True), []
-    for e in choices(problem, Hardware(), most, in_one):
+    for e in choices(problem, Hardware(), most):
         p = transposed_product(problem) if e.plan.swap else problem
         work = {n: imagined(shape, dtype, False) for n, (shape, dtype) in workspaces(p, e.plan).items()}
         for step in steps(p, e.plan, work):
@@ -200,37 +181,16 @@ def imagined(shape: tuple[int, ...], dtype: str, transposed: bool) -> ArrayRef:
     return ArrayRef(next(PLACES) << 40, shape, strides, dtypes.dtype(dtype), ("cuda", 0), None, "torch")
 
 
-def check(run: Callable[[], Any], out: Any, wanted: Any, words: Any, name: object) -> None:
-    """Print if a plan's result is wrong, is not the same each time, or leaves counters behind.
-
-    ``words``: the counters' address and number, or None.
-    """
-    import ctypes
-
-    import torch
-
-    from tilemma.runtime import driver
-
+def check(run: Callable[[], Any], out: Any, wanted: Any, name: object) -> None:
+    """Print if a plan's result is wrong."""
     out.fill_(math.nan)
     run()
-    first = out.clone()
-    off = (first[..., :256, :].double() - wanted).abs().max() / wanted.abs().max()
+    off = (out[..., :256, :].double() - wanted).abs().max() / wanted.abs().max()
     if not off < 0.01:
         print(f"WRONG by {off:.3g}: {name}", flush=True)
-    if words is None:
-        return
-    for _ in range(20):
-        run()
-        if not torch.equal(out, first):
-            print(f"NOT THE SAME: {name}", flush=True)
-    torch.cuda.synchronize()
-    found = (ctypes.c_int64 * words[1])()
-    driver().copy_to_host(ctypes.addressof(found), words[0], 8 * words[1])
-    if any(found):
-        print(f"COUNTERS LEFT: {name}", flush=True)
 
 
-def measure(s: Shape, most: int, rounds: int, in_one: bool, tune: bool = False) -> dict[str, Any]:
+def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, Any]:
     import torch
     from ops_types import replayed
     from timing import flushed
@@ -271,7 +231,7 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool, tune: bool = False) 
             x.start(stream)
 
     on, extra = hardware(("cuda", 0)), {}
-    timed = choices(problems[0], on, most, in_one)
+    timed = choices(problems[0], on, most)
     if tune:
         begin = time.perf_counter()
         plan = measured(problems[0], usable(problems[0], on), quiet=True)
@@ -286,10 +246,8 @@ def measure(s: Shape, most: int, rounds: int, in_one: bool, tune: bool = False) 
         alive.append(found)
         runs.append(lambda i, found=found: start(found[i][0]))
         names.append(e)
-        words = found[-1][1].get("words")
-        place = None if words is None else (words.pointer, math.prod(words.shape))
         if wanted is not None:
-            check(partial(start, found[-1][0]), result, wanted, place, f"{s}: {e.plan}")
+            check(partial(start, found[-1][0]), result, wanted, f"{s}: {e.plan}")
     compared = s.kind not in TYPES or s.scales == "rows"
     if compared:
         runs.append(lambda i: torches[i]())
@@ -326,7 +284,7 @@ def gain(row: dict[str, Any]) -> float:
 def brief(p: Plan) -> str:
     """A plan in few letters."""
     parts = [p.kernel[0], "x".join(map(str, p.tile)), f"{p.stages}st"]
-    parts += [f"/{p.split}"] * (p.split > 1) + ["T"] * p.swap + ["fused"] * p.fused + ["pack"] * bool(p.pack)
+    parts += [f"/{p.split}"] * (p.split > 1) + ["T"] * p.swap + ["pack"] * bool(p.pack)
     parts += ["c" + "x".join(map(str, p.cluster)) + "-" * (not p.share)] * (p.cluster != (1, 1))
     return " ".join(parts)
 
@@ -366,7 +324,6 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--fused", action="store_true", help="time split-K in one kernel too")
     parser.add_argument("--tune", action="store_true", help="tune each shape too, and time the plan that wins")
     parser.add_argument("--jobs", type=int, default=16, help="processes that compile")
     parser.add_argument("--plans", type=int, default=12, help="at most so many for each shape")
@@ -384,14 +341,14 @@ def main() -> int:
     begin, rows = time.time(), []
     wanted = shapes(options.count, options.seed, options.kinds)
     with ProcessPoolExecutor(options.jobs) as pool:
-        for wrong in pool.map(partial(compiled, most=options.plans, in_one=options.fused), wanted):
+        for wrong in pool.map(partial(compiled, most=options.plans), wanted):
             print(*wrong, sep="\n", end="\n" * bool(wrong), flush=True)
     print(f"compiled in {time.time() - begin:.0f} s", flush=True)
     for s in wanted:
         if options.seconds and time.time() - begin > options.seconds:
             break
         try:
-            rows.append(measure(s, options.plans, options.rounds, options.fused, options.tune))
+            rows.append(measure(s, options.plans, options.rounds, options.tune))
         except Exception as e:
             print(f"{s}: {type(e).__name__}: {str(e)[:300]}", flush=True)
             continue

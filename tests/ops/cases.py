@@ -25,7 +25,6 @@ import numpy as np
 import tilemma as tm
 from tilemma import ops, testing
 from tilemma.ops import plans, product
-from tilemma.ops.candidates import fused
 from tilemma.ops.plan import Plan
 
 # An integer that is no result.
@@ -206,8 +205,6 @@ def any_plan(seed: int) -> Iterator[list[Plan]]:
             # Turns and groups of tiles, as large products have.
             turns = {"grid": min(chosen.grid, 3), "raster": rng.choice((1, 2, 16))}
             chosen = replace(chosen, back=rng.random() < 0.5, **turns)
-        if rng.random() < 0.5:
-            chosen = fused(chosen, problem) or chosen
         drawn.append(chosen)
         return chosen
 

@@ -12,11 +12,11 @@ import pytest
 
 from tilemma import ops
 from tilemma.errors import LaunchError
-from tilemma.ops import convolution, forms, plans, product
+from tilemma.ops import convolution, forms, plans, product, workspace
 from tilemma.ops.plan import Plan
 from tilemma.ops.refusals import ConvolutionExtent
 from tilemma.runtime import DeviceArray, cuda_device, cudadriver, zeroed
-from tilemma.runtime.counters import CHUNK, SMALLEST
+from tilemma.runtime.arrays import describe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from fake_driver import FakeDriver, argument
@@ -189,27 +189,18 @@ def test_numpy_arrays_are_never_kept() -> None:
     assert not product._WARM._entries
 
 
-def test_counters_belong_to_the_stream_or_to_the_launch_in_a_graph(
-    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A split product in one kernel: one launch, with counters that no launch beside it has."""
-    force(monkeypatch, Plan("pipelined", (64, 64, 64), 1, stages=2, grid=4, split=2, fused=True))
-    a, b, out = array(64, 512), array(512, 64), array(64, 64)
+def test_counters_belong_to_the_stream_or_to_the_launch_in_a_graph(fake: FakeDriver) -> None:
+    """Launches beside each other have no counters in common: each launch in a graph has its own."""
+    like = describe(array(64, 64))
     mine = zeroed(cuda_device(0), 0, 8)
+    make = workspace.maker(f"work.{workspace.COUNTERS}", like, ((1, 1), "s64"))
 
-    def counters() -> list[int]:
-        # Two tensor maps and ten pointers, of which that to the counters is the last.
-        found = [{pointer(x, i) for i in range(12)} for x in fake.launches]
-        places = range(mine, mine + CHUNK, SMALLEST)
-        return [p for pointers in found for p in pointers if p in places]
+    def places(calls: int) -> list[int]:
+        return [make(like)[1] for _ in range(calls)]
 
-    for _ in range(2):
-        ops.matmul(a, b, out=out)
-    assert len(fake.launches) == 2 and counters() == [mine, mine]
+    assert places(2) == [mine, mine]
     fake.capturing.add(0)
-    for _ in range(2):
-        ops.matmul(a, b, out=out)
+    found = places(2)
     fake.capturing.clear()
-    ops.matmul(a, b, out=out)
-    assert [p == mine for p in counters()] == [True, True, False, False, True]
-    assert len(set(counters())) == 3 and fake.count("allocate_zeroed") == 1
+    assert len({mine, *found}) == 3 and places(1) == [mine]
+    assert fake.count("allocate_zeroed") == 1

@@ -12,7 +12,7 @@ from products import problem
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.candidates import PIPELINED, candidates, fused, ranked
+from tilemma.ops.candidates import PIPELINED, candidates, ranked
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.runtime.arrays import describe
 
@@ -80,9 +80,6 @@ def test_layouts_and_stores(layout: int, store: str) -> None:
 
 OTHERS = {
     "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2),
-    "fused": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2, fused=True),
-    "fused, all at once": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=8, split=3, fused=True),
-    "fused pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=8, cluster=(1, 2), split=2, fused=True),
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
     "swapped, of 24 columns": Plan("pipelined", (64, 24, 128), 1, stages=3, grid=2, swap=True),
     "swapped, of 112 columns": Plan("pipelined", (128, 112, 64), 2, stages=2, grid=2, swap=True),
@@ -105,8 +102,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
-    k = 776 if OTHERS[name].fused else 264
-    shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, k)
+    shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, 264)
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
@@ -116,13 +112,12 @@ def choosable() -> list[Plan]:
     shapes = ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192))
     shapes += ((1, 8192, 8192), (100, 8192, 8192))
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
-    yielded += [x for plan in yielded if (x := fused(plan, problem(4096, 4096, 4096))) is not None]
     # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]
     for x in yielded:
         plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
         plan = replace(plan, raster=1 if plan.back else plan.raster)
-        split = plan.split > 1, plan.fused
+        split = plan.split > 1
         kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back, plan.by_hand
         found.setdefault(kind, plan)
     return list(found.values())

@@ -162,9 +162,6 @@ PLANS = {
     "swapped and split": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True, split=2),
     "packed": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=2, pack=("lhs", "rhs")),
     "there and back": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, raster=1, back=True),
-    "fused": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=3, fused=True),
-    "fused, all at once": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=64, split=3, fused=True),
-    "fused and swapped": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=64, swap=True, split=4, fused=True),
 }
 
 

@@ -12,7 +12,6 @@ from tilemma.ops.plan import (
     CACHE,
     EVENTS,
     LINE,
-    LONG,
     MOST_FLIGHT,
     RESERVED,
     SPLITS,
@@ -25,7 +24,6 @@ from tilemma.ops.plan import (
     straddling,
 )
 from tilemma.ops.problem import Problem
-from tilemma.ops.split_k import MOST_PARTS
 
 # Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
@@ -78,13 +76,7 @@ COLUMNS_OF_THREE = 192
 # are computed by hand: their plain text was slower, or has not been timed.  So are products of copies in aligned
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
-# Of products with a long K, the blocks that compute one part of K of neighbouring tiles: in one group of SMs they
-# read from the same half of the L2 cache.
-CLUSTERS_OF_PARTS = (((2, 2), False), ((1, 4), False), ((4, 1), False), ((2, 4), False), ((4, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
-# Its registers do not hold the sum of the parts.
-SPILLING_PARTS = ((64, 256, 64),)
-# Seven and fourteen parts fill the clusters of four and eight that have room.
 PARTS = tuple(sorted({*SPLITS, 7, 14}))
 # Parts are for SMs without a task: no more parts than so many for each.
 SPLIT_ROUNDS = 2
@@ -164,8 +156,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
-                long = split > 1 and k >= LONG * max(p.shape[:2])
-                for cluster, share in CLUSTERS + CLUSTERS_OF_PARTS * long:
+                for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
                     if p.grouped and cluster != (1, 1):
                         continue
@@ -227,12 +218,6 @@ def _reserved(p: Problem, tile: tuple[int, int, int], groups: int) -> int:
     bias = p.bias.dtype.bytes if p.bias is not None and p.epilogue.bias == "columns" else 0
     each = groups * tile[1] * (bias + 4 * (p.right.kind == "vector"))
     return min(EVENTS + each, RESERVED) + (4 * p.offsets.shape[0] if p.offsets is not None else 0)
-
-
-def fused(plan: Plan, problem: Problem) -> Plan | None:
-    """``plan``, a split product, with its parts added in the same kernel; None where it cannot."""
-    tiles = (tile_for(problem, tile) for tile in SPILLING_PARTS)
-    return replace(plan, fused=True) if 1 < plan.split <= MOST_PARTS and plan.tile not in tiles else None
 
 
 def _alternates(p: Problem) -> bool:

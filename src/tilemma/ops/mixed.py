@@ -20,7 +20,8 @@ from tilemma.ops.mixed_plan import MixedShape, MixedTile
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Problem
-from tilemma.ops.steps import LOOKS, Source, Step, absent, batches, epilogue_constants, part, unread
+from tilemma.ops.split_k import LOOKS
+from tilemma.ops.steps import Source, Step, absent, batches, epilogue_constants, part, unread
 from tilemma.ops.workspace import rooms
 from tilemma.quantized import TYPES, Quantized, check_fields
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first

@@ -33,7 +33,6 @@ from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_funct
 from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
-from tilemma.ops.split_k import SplitKReduction
 from tilemma.ops.sums import QUAD, multiply, zero
 
 # Groups whose ends each block keeps in shared memory.
@@ -82,8 +81,6 @@ def matmul_by_hand(
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "OUT", "M", "N"],
-    parts: tm.Global["ACC", "PARTS", "PART0", "PART1"],
-    words: tm.Global["s64", "WORDS", "WORD1"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -92,10 +89,10 @@ def matmul_by_hand(
     # Dimensions of the arrays, and which of them are contiguous.
     LHS_BATCH="B", RHS_BATCH="B", LHS0="M", LHS1="K", RHS0="N", RHS1="K", LHS="row", RHS="row",
     SL_BATCH=1, SL0=1, SL1=1, SR_BATCH=1, SR0=1, SR1=1, OFFSETS=1, C0="M", C1="N", BIAS_BATCH=1,
-    BIAS="N", OUT="B", PARTS=1, PART0=1, PART1=1, WORDS=1, WORD1=1,
+    BIAS="N", OUT="B",
     # The plan.
-    WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1, FUSED=False,
-    LOOKS=0, CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma",
+    WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
+    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma",
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="",
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
@@ -116,8 +113,8 @@ def matmul_by_hand(
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
     tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
     PARTED = cdiv(TILE_N, WIDEST) if PROMOTE else 1
-    count = out.shape[0] * (SPLIT if FUSED else 1) * tiles_m * tiles_n
-    batches = out.shape[0] if FUSED else out.shape[0] // SPLIT
+    count = out.shape[0] * tiles_m * tiles_n
+    batches = out.shape[0] // SPLIT
     tasks = Tasks(batches, tiles_m, tiles_n, RASTER, SPLIT, steps, BACK)
     shares = CLUSTERED and SHARE
     teams, pace = count if ONCE else select(count < GRID, count, GRID), GRID
@@ -143,9 +140,9 @@ def matmul_by_hand(
         )
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N // PARTED)
-        if ALONG == "columns" and not FUSED:
+        if ALONG == "columns":
             bias_s = shared(TB, GROUPS, TILE_N)
-        if SCALE_RHS == "vector" and not FUSED:
+        if SCALE_RHS == "vector":
             vector_s = shared("f32", GROUPS, TILE_N)
         if ONCE:
             # Found while the kernel before still runs.
@@ -179,27 +176,27 @@ def matmul_by_hand(
         ) -> None:
             mine = place.offset_rows(part_m * WARP_M)
             preloaded, pending = PreloadedOperands(), []
-            if ALONG == "columns" and not FUSED:
+            if ALONG == "columns":
                 group = mine.group if BIAS_BATCH != 1 else 0
                 biases, copied = columns_of(bias, bias_s, group, part_m, mine.column)
                 preloaded.bias = biases.__getitem__
                 pending.append(copied)
-            if SCALE_RHS == "vector" and not FUSED:
+            if SCALE_RHS == "vector":
                 which = mine.right if right.batched else 0
                 factors = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
                 source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
                 preloaded.right = factors.__getitem__
                 pending.append(dma.copy(source, factors, async_=True))
-            elif SCALE_RHS == "tensor" and not FUSED:
+            elif SCALE_RHS == "tensor":
                 number = var(right.at(mine.right, 0, 0))
                 preloaded.right = lambda _: number
-            if SCALE_LHS == "vector" and not FUSED:
+            if SCALE_LHS == "vector":
                 which = mine.left if left.batched else 0
                 scales = mma.load(
                     scale_lhs.view(1, 1, WARP_M).from_(which, 0, mine.row).sqz(), into=mma.frag("f32", WARP_M)
                 )
                 preloaded.left = scales.__getitem__
-            elif SCALE_LHS == "tensor" and not FUSED:
+            elif SCALE_LHS == "tensor":
                 once = var(left.at(mine.left, 0, 0))
                 preloaded.left = lambda _: once
             shift = (mine.row, 0) if GROUPED == "rows" else (0, mine.column) if GROUPED else (0, 0)
@@ -213,9 +210,6 @@ def matmul_by_hand(
                 pieces = main_loop.plain(steps, begin, end)
             if pending:
                 wait(*pending)
-            if FUSED:
-                join(pieces[0], task, part_m, mine)
-                return
             width = TILE_N // PARTED
             for piece, mc in enumerate(pieces):
                 done = epilogue.finished(mc, mine.offset_columns(piece * width), preloaded.offset(piece * width))
@@ -243,20 +237,6 @@ def matmul_by_hand(
             staged = out_s.subspan(*done.shape).at(part_m, 0)
             mma.store(done, staged)
             tma.copy(staged, there)
-
-        def join(mc: Any, task: Any, part_m: Any, mine: Place) -> None:
-            """Add the parts of a tile's rows, and finish those columns of their sum that fall to this one."""
-            batch, part, m, n = task
-            whole = batch * (tiles_m * CLUSTER_M) + (m * CLUSTER_M + down)
-            tile = var(whole * (tiles_n * CLUSTER_N) + (n * CLUSTER_N + across))
-
-            def finish(total: Any, share: Any, width: int) -> None:
-                done = epilogue.finished(total, mine.offset_columns(share * width))
-                row, column = m * CLUSTER_M + down, n * CLUSTER_N + across
-                there = out.subspan(1, WARP_M, width)
-                mma.store(done, there.at(batch, row * GROUPS + part_m, column * (TILE_N // width) + share).sqz())
-
-            SplitKReduction(parts, words, part_m, SPLIT, WARP_M, TILE_N, LOOKS).add(mc, tile, part, finish)
 
         def iterates_backward(t: Any) -> Any:
             """Whether task ``t`` goes from the last step to the first."""

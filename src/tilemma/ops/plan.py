@@ -41,8 +41,6 @@ class Plan:
     that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
     loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
     groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
-    ``fused``: the blocks that compute the slices of K add them in the same kernel (`fused`; `candidates` has none,
-    because two kernels were faster).
     """
 
     kernel: str
@@ -58,13 +56,7 @@ class Plan:
     cluster: tuple[int, int] = (1, 1)
     share: bool = True
     back: bool = False
-    fused: bool = False
     by_hand: bool = False
-
-    @property
-    def hand(self) -> bool:
-        """Whether the kernel is written by hand: parts are added in the same kernel only there."""
-        return self.by_hand or self.fused
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -79,8 +71,8 @@ class Plan:
         }
         if self.kernel == "pipelined":
             values |= {"GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
-        if self.hand:
-            values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "FUSED": self.fused}
+        if self.by_hand:
+            values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back}
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
@@ -94,8 +86,8 @@ class Plan:
         parts.append(f"raster {self.raster}")
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += ["not shared"] * (not self.share)
-        parts += ["there and back"] * self.back + ["by hand"] * self.hand
-        parts += [f"split {self.split}" + " in one kernel" * self.fused] * (self.split > 1)
+        parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
+        parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
         return ", ".join(parts)
@@ -186,13 +178,12 @@ FLIGHT, MOST_FLIGHT = 7400000.0, 14.5e6
 FROM_MEMORY, FROM_CACHE, FILLED = 1.9, 0.55, 6.3
 # How much longer a step takes at most if the ring is short; bytes along K of a ring that is not.
 SHORT, DEEP = 0.3, 512
-# How much longer TMA takes with fewer stages than these.
+# How much longer TMA takes for each stage less than these.
 SHALLOW, FEW = 0.22, 4
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
-# The share of the time that three products took with such clusters, whose blocks read the same part of K.
-ROOM, NEAR = 0.85, 0.935
+ROOM = 0.85
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 # K is by far the longest extent: so many times the others.
@@ -291,7 +282,7 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     zeros = (rows - high) * (1 + (tiles_m - 1) / rounds) * math.sqrt(min(1.0, tiles_n / on.sms))
     zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
     lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
-    each = rounds * steps * lines * depth * size / LINE * 1e-9 * (1 + SHALLOW * (plan.stages < FEW))
+    each = rounds * steps * lines * depth * size / LINE * 1e-9 * (1 + SHALLOW * max(0, FEW - plan.stages))
     return max(moved / (on.memory * saturated), each)
 
 
@@ -331,7 +322,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     memory += 0.5 * (begin + store) / rounds
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
-    seconds = (max(memory, seconds) + 0.05 * min(memory, seconds)) * (NEAR if high * wide > 2 else 1.0)
+    seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
     seconds *= 1 + SHARING * (shares and not plan.back)

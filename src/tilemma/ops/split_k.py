@@ -13,6 +13,8 @@ from typing import Any
 
 from tilemma import apply, atomic, else_, foreach, if_, mma, select, sync, var, while_
 
+# How often a warpgroup looks whether the other parts of its tile have arrived, about a microsecond each time.
+LOOKS = 32
 # Columns of an accumulator that neighbouring registers hold.
 UNIT = 8
 # Registers of a lane that are filled from the workspace at a time.
@@ -20,8 +22,6 @@ LOADED = 64
 # The word of a tile, from its lowest bits: how many parts have arrived; how many never read the word again; and
 # from bit LEFT on, the parts that have left without adding their share.
 BYTE, DEPARTURE, LEFT = 255, 256, 16
-# So many parts have a bit.
-MOST_PARTS = 40
 
 
 def width_of(columns: int, parts: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilemma import dtypes
 from tilemma.arithmetic.integers import cdiv
-from tilemma.dtypes import DType, f32, s32, s64
+from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
 from tilemma.ops.operand_layouts import far_scales, must_transpose, transposed, transposed_product
@@ -35,7 +35,7 @@ class Step:
 def _kernel(problem: Problem, plan: Plan) -> Kernel:
     from tilemma.ops import kernels, pipelined
 
-    if plan.hand:
+    if plan.by_hand:
         return pipelined.matmul_by_hand
     if plan.kernel == "pipelined":
         return kernels.matmul_pipelined(_settings(problem, plan))
@@ -77,11 +77,7 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
     are copies in rows of whole cache lines.
     """
     found: dict[str, tuple[tuple[int, ...], str]] = {}
-    if plan.fused:
-        tiles = problem.batch * _tiles(problem, plan)
-        found["parts"] = ((tiles * plan.split, plan.tile[0], plan.tile[1]), problem.acc)
-        found["words"] = ((tiles, plan.groups), "s64")
-    elif plan.split > 1:
+    if plan.split > 1:
         m, n, _ = problem.shape
         extents = (n, m) if by_columns(problem) else (m, n)
         found["partial"] = ((problem.batch * plan.split, *extents), problem.acc)
@@ -97,13 +93,6 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
 def by_columns(problem: Problem) -> bool:
     """Whether the result is column-major."""
     return problem.out.strides[2] != 1 and problem.out.strides[1] == 1
-
-
-def _tiles(problem: Problem, plan: Plan) -> int:
-    """The tiles of a matrix of the result, with those of the last cluster beyond its edges."""
-    (m, n, _), (high, wide) = problem.shape, plan.cluster
-    down, across = cdiv(m, plan.tile[0] * high) * high, cdiv(n, plan.tile[1] * wide) * wide
-    return down * across
 
 
 def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = None) -> Iterator[Step]:
@@ -165,8 +154,6 @@ def once(x: ArrayRef) -> ArrayRef:
 
 
 Source = tuple[str, int]
-# How often a warpgroup looks whether the other parts of its tile have arrived, about a microsecond each time.
-LOOKS = 32
 # From so many elements of a result on, a thread adds the parts of several: there are enough threads.
 MANY = 1 << 19
 
@@ -204,13 +191,8 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
         groups = part(problem.offsets, 0), ("offsets", 0)
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
-    room: tuple[tuple[ArrayRef, Source], ...] = ()
-    if plan.hand:
-        room = absent(problem, (1, 1, 1), dtypes.dtype(problem.acc)), absent(problem, (1, 1), s64)
-    if plan.fused:
-        room = tuple((part(work[n], 0), (f"work.{n}", 0)) for n in ("parts", "words"))
     if "partial" not in work:
-        given = (*operands, *scales, groups, c, bias, out, *room)
+        given = (*operands, *scales, groups, c, bias, out)
         constants = {**product, **_epilogue(problem, c[0], bias[0], out[0])}
         yield _step(_kernel(problem, plan), given, scalars, constants)
         return
@@ -225,7 +207,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     if transposes:
         parts = transposed(parts[0]), parts[1]
     constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
-    yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts, *room), scalars, constants)
+    yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
@@ -255,7 +237,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
     if plan.kernel != "pipelined":
         return values
-    if plan.hand:
+    if plan.by_hand:
         values |= {
             f"RING_{n}HS": x.stepwise and not far_scales(x) for n, x in (("L", problem.left), ("R", problem.right))
         }
@@ -264,15 +246,11 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     if problem.grouped:
         values["OUT"] = 1
         return values
-    if not plan.hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
+    if not plan.by_hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
-    if plan.hand:
+    if plan.by_hand:
         values["ONCE"] = _once(problem, plan)
         values["BACK"] = plan.back and not values["ONCE"]
-    if plan.fused:
-        values |= {"LOOKS": LOOKS if values["ONCE"] else 0, "PARTS": "PARTS", "WORDS": "WORDS"}
-        values |= {"PART0": plan.tile[0], "PART1": plan.tile[1], "WORD1": plan.groups, "OUT": "B"}
-        return values
     values["OUT"] = plan.split if problem.batch == 1 else "B" if plan.split == 1 else "PARTS"
     return values
 
