@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "machine"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import triton_model_cases  # noqa: F401
 from cuda_cases import CASES as CUDA
+from feature_cases import CASES as FEATURES
 from triton_cases import CASES as TRITON
 
 from dev.ptx_mutation.mutants import Mutant, mutants
@@ -39,7 +41,7 @@ from tilemma.machine.run import Job
 
 ROOT = Path(__file__).resolve().parents[1]
 PTX = ROOT / "tests" / "machine" / "corpus" / "ptx"
-CASES = {c.name: c for c in [*CUDA, *TRITON]}
+CASES = {c.name: c for c in [*CUDA, *FEATURES, *TRITON]}
 SCHEDULES = 20
 
 
@@ -100,9 +102,10 @@ def right(case: Any, ptx: str, launch: dict[str, Any], options: dict[str, Any]) 
     except TilemmaError:
         return False
     for name, want in wanted.items():
-        got = args[name].astype(np.float64)
+        array = getattr(args[name], "array", args[name])
+        got = array.astype(np.float64)
         want = np.asarray(want).astype(np.float64).reshape(got.shape)
-        exact = args[name].dtype.kind in "iu"
+        exact = array.dtype.kind in "iu"
         scale = 0.0 if exact else case.tolerance * max(1e-30, np.abs(want[np.isfinite(want)]).max())
         if not np.allclose(got, want, rtol=0, atol=scale, equal_nan=True):
             return False

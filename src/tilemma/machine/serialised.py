@@ -39,15 +39,16 @@ def serialised(entry: Entry) -> Entry:
 
 
 def _first_uses(instructions: tuple[Instruction, ...], leaders: set[int]) -> Iterator[int]:
-    """The first instructions that touch results of a wgmma issued before in their block, where a wait for all
-    groups follows in that block."""
+    """The first instructions that touch results of a wgmma issued before in their block, where the next
+    instruction of wgmma but a commit is a wait for all groups, in that block."""
     issued: set[str] = set()
     found: int | None = None
     for i, ins in enumerate(instructions):
         if i in leaders or ins.parts[0] in _ENDS:
             issued, found = set(), None
         if ins.opcode.startswith(_ISSUE):
-            issued |= set(_registers(ins.operands[:1]))
+            # Further products between use and wait: a wait is missing.
+            issued, found = issued | set(_registers(ins.operands[:1])), None
         elif ins.opcode.startswith(_WAIT):
             pending = ins.operands[0] if ins.operands else None
             if found is not None and isinstance(pending, Immediate) and pending.value == 0:

@@ -12,6 +12,7 @@ from tilemma import machine
 KERNELS = {c.name: c for c in CASES}
 EXIT = r"{ .reg .pred %gone; .reg .b32 %own; mov.u32 %own, %laneid; setp.ge.u32 %gone, %own, 20; @%gone exit; } "
 ONE_STAGE = "tilelang_matmul_one_stage_sm_80-main_kernel"
+BAR, CLUSTER = r"bar\.sync\s+0;", r"barrier\.cluster\.arrive;\s*barrier\.cluster\.wait;"
 SWAPPED_A = (r"(mma\.sync\.\S+\s*\{[^}]*\},\s*\{)([^,}]+),([^,}]+)", r"\1\3,\2")
 SWAPPED_B = (r"(mma\.sync\.\S+\s*\{[^}]*\},\s*\{[^}]*\},\s*\{)([^,}]+),([^,}]+)\}", r"\1\3,\2}")
 
@@ -47,6 +48,73 @@ PLANTED = {
         r"(wgmma\.mma_async[^;]*?\}, *)(%rd\d+)([^;]*;)",
         r"{ .reg .b64 %off; add.s64 %off, \2, 64; \1%off\3 }",
         "read-before-arrival",
+    ),
+    # Of kernels that hold one mechanism each.
+    "no barrier behind cp.async": ("features-own_stages", BAR, "", "read-before-arrival"),
+    "a stage too many pending": ("features-own_stages", r"wait_group 1;", "wait_group 2;", "read-before-arrival"),
+    "a count of arrivals too few": (
+        "features-split_arrival",
+        r"(mbarrier\.init\S+ \[%r11\]), %r12",
+        r"\1, 63",
+        "mbarrier-arrivals",
+    ),
+    "fewer bytes expected of a bulk copy": (
+        "features-bulk_ring",
+        r"(mbarrier\.expect_tx\S+ \[\S+\]), %r19",
+        r"\1, 256",
+        "mbarrier-bytes",
+    ),
+    "no proxy fence before a tensor store": (
+        "features-tensor_tile",
+        r"fence\.proxy\.async\S*;",
+        "",
+        "missing-proxy-fence",
+    ),
+    "the other parity of a tensor copy": (
+        "features-tensor_tile",
+        r"mov\.u32\s+%r13, 0;",
+        "mov.u32 %r13, 1;",
+        "read-before-arrival",
+    ),
+    "no wait before the exit": (
+        "features-tensor_tile",
+        r"cp\.async\.bulk\.wait_group\S* 0;",
+        "",
+        "exit-with-pending",
+    ),
+    "a bulk copy in place of a reduction": (
+        "features-reduce_bulk",
+        r"cp\.reduce\.async\.bulk(\S*)\.add\.s32",
+        r"cp.async.bulk\1",
+        "overwrite-in-flight",
+    ),
+    "relaxed wait in a cluster": (
+        "features-pass_on",
+        r"acquire\.cluster",
+        "relaxed.cluster",
+        "read-before-arrival",
+    ),
+    "no cluster barrier": ("features-shared_histogram", CLUSTER, "", "race"),
+    "relaxed turn of a queue": ("features-ticket_queue", r"ld\.acquire\.gpu", "ld.relaxed.gpu", "race"),
+    "no barrier between uses of a union": ("features-merge_sort", BAR, "", "race"),
+    "registers of A swapped in attention": ("triton_paged-paged", *SWAPPED_A, "operand-layout"),
+    "no wait between products": (
+        "triton_attention_backward-attention_backward",
+        r"wgmma\.wait_group\S+ 0;",
+        "",
+        "register-in-flight",
+    ),
+    "exchanged coordinates of a descriptor": (
+        "triton_descriptors-descriptors",
+        r"(cp\.async\.bulk\.tensor\.2d\.shared[^{]*\{)(%r\d+), (%r\d+)\}",
+        r"\1\3, \2}",
+        "operand-layout",
+    ),
+    "another swizzle of a changed map": (
+        "triton_descriptors-descriptors",
+        r"(tensormap\.replace\.tile\.swizzle_mode[^;]*), 0x3;",
+        r"\1, 0x2;",
+        "tensor-map-inadmissible",
     ),
 }
 
