@@ -1,8 +1,8 @@
 """Records: dataclasses, frozen by default, whose classes and instances are cheap to create.
 
 `dataclasses` compiles six methods for each frozen class, which takes half a millisecond; there are some three
-hundred classes.  Here ``__init__`` alone is compiled, with the first instance of a class, and fills slots
-directly.
+hundred classes.  Here ``__init__`` alone is code of its own, compiled once for all classes of one shape, and fills
+slots directly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def record(cls: type[Any] | None = None, /, *, frozen: bool = True, slots: bool 
 def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Any]:
     methods: dict[str, Any] = {"__repr__": _text}
     if fields(cls) or hasattr(cls, "__post_init__"):
-        methods["__init__"] = _Initialiser(cls, frozen)
+        methods["__init__"] = _initialiser(cls, frozen)
     if eq:
         equal, hashed = _comparison([f.name for f in fields(cls) if f.compare])
         methods |= {"__eq__": equal, "__hash__": hashed if frozen else None}
@@ -57,26 +57,11 @@ def _methods(cls: type[Any], frozen: bool, eq: bool) -> dict[str, Any]:
     return methods
 
 
-class _Initialiser:
-    """``__init__`` of a class: compiled when it is first looked up, and then in its place.  A process has no
-    instances of most classes that it imports."""
-
-    __slots__ = ("_cls", "_frozen")
-
-    def __init__(self, cls: type[Any], frozen: bool) -> None:
-        self._cls, self._frozen = cls, frozen
-
-    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
-        made = _initialiser(self._cls, self._frozen)
-        self._cls.__init__ = made
-        return made.__get__(instance, owner)
-
-
 def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
     """``__init__``; the slots of frozen records are set through their descriptors, which is faster than by
     name.
 
-    Compiling takes longer than all the rest: classes of one shape share code, in which only the names differ.
+    Compiling takes longer than all the rest: classes of one shape share code, in which the names alone differ.
     """
     ordered = sorted(fields(cls), key=lambda f: f.kw_only is True)
     names = {f"f{i}": f.name for i, f in enumerate(ordered)}
