@@ -56,6 +56,7 @@ LOOPS = """
       }
     }
 """
+LEFT = "int left = M - (m # p) * 64; mma.store.mask mc, output.subspan(64, 32).at(m # p, n), left, N - n * 32;"
 HALF = "mma.store.mask mc, output.subspan(64, 32).at(m # p, n), 40, 32;"
 
 
@@ -84,6 +85,16 @@ def test_narrow_results_are_staged(dtype: str) -> None:
 
 def test_several_stores_into_one_array() -> None:
     assert is_staged(check(kernel_of(TWICE), "sm_90a", (136, 72, 200), seeds=(0,)))
+
+
+def test_stores_of_as_many_rows_as_there_are() -> None:
+    """Whole tiles go through shared memory; those of fewer rows or columns are stored directly."""
+    assert is_staged(check(kernel_of(LEFT), "sm_90a", (264, 80, 200), seeds=(0, 1)))
+
+
+def test_a_whole_tile_and_then_a_part_of_it() -> None:
+    kernel = kernel_of("mc = mc * 2.0f;" + STORE + "mc = mc * 0.5f;" + LEFT)
+    check(kernel, "sm_90a", (136, 72, 200), seeds=(0, 1))
 
 
 def looped(place: str, extent: str) -> Kernel:

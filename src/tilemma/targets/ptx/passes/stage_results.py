@@ -6,6 +6,9 @@ Through shared memory TMA writes whole rows, while the next tile is multiplied::
 
     mma.store mc, output[tile]    =>    mma.store mc, s[rows of the warpgroup]
                                         copy s[rows of the warpgroup] => output[tile]
+
+A store of as many rows and columns as the program computes (``.mask``) is staged where that is the whole tile,
+and stores directly elsewhere: TMA clips boxes at the edges of an array only.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilemma.ir.expr import Expr, const, mul
+from tilemma.ir.expr import Const, Expr, binary, const, mul, value_of
 from tilemma.ir.tile import Alloc, ArrayFacts, Body, Copy, For, If, Op, Store, While
 from tilemma.ir.types import Buffer, Space
 from tilemma.ir.walk import touched, walk, with_bodies
@@ -58,8 +61,7 @@ def _staged(
     op: Store, member: Expr, groups: int, facts: Mapping[str, ArrayFacts], fresh: FreshNames
 ) -> Body | None:
     shape, dtype = op.dst.static_shape, op.dst.dtype
-    limited = op.transpose or op.rows is not None or op.columns is not None or op.part is not None
-    if op.dst.base.space is not Space.GLOBAL or dtype.bits > _WIDEST_BITS or limited:
+    if op.dst.base.space is not Space.GLOBAL or dtype.bits > _WIDEST_BITS or op.transpose or op.part is not None:
         return None
     if shape is None or len(shape) != 2 or op.dst.reshape is not None or op.dst.base.name not in facts:
         return None
@@ -75,4 +77,10 @@ def _staged(
     copy = Copy("dma", here, op.dst, span=op.span)
     if isinstance(promoted(copy, facts), str):
         return None
-    return Alloc(buffer, span=op.span), replace(op, dst=here), copy
+    if any((value_of(n) or 0) < of for n, of in ((op.rows, rows), (op.columns, columns)) if isinstance(n, Const)):
+        return None
+    by_tma: Body = (replace(op, dst=here, rows=None, columns=None), copy)
+    for limit, of in ((op.rows, rows), (op.columns, columns)):
+        if limit is not None:
+            by_tma = (If(binary("ge", limit, of), by_tma, (op,), span=op.span),)
+    return Alloc(buffer, span=op.span), *by_tma
