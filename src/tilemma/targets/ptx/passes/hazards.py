@@ -393,6 +393,8 @@ class Walk:
             if y.release == "each" or (x.agent == "wgmma" and not fence):
                 return others, fence
             return others | (pairs & ordering.shares(x, y)), fence
+        if y.release == "elected":
+            pairs = pairs & ~ordering.arrives_itself(x, y)
         if x.threads == y.threads == 1 and not fence:
             pairs = pairs & (x.start[:, None] != y.start[None, :])
         if x.threads == 32 and not x.write and ordering.by_ldmatrix(x.node):

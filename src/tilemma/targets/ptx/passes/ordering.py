@@ -63,6 +63,15 @@ def arriving(release: Access) -> Bools:
     return np.isin(part, release.start)
 
 
+def arrives_itself(x: Access, release: Access) -> Bools:
+    """For which instances of ``x`` and of the trigger ``release`` that of ``x`` arrives at the same trigger, in
+    another instance: the waiting threads then wait for both arrivals."""
+    part = release.node.parent.partition(len(release.node.parent.chain))
+    cx, cy = _class(part, x), part[release.start]
+    apart: Bools = (cx[:, None] != cy[None, :]) & np.isin(cx, release.start)[:, None]
+    return apart
+
+
 def shares(x: Access, y: Access) -> Bools:
     """Whether each instance of ``x`` and the warp that each of ``y`` answers for have a thread in common."""
     first, last = x.start[:, None], x.start[:, None] + x.threads
