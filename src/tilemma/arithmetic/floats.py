@@ -35,7 +35,6 @@ BINARY = ("add", "sub", "mul", "div", "floordiv", "cdiv", "mod", "min", "max")
 EXACT_FUNCTIONS = frozenset(
     {*("fabs", "abs", "ceil", "floor", "round", "sign", "isfinite", "min", "max"), *("sqrt", "frcp_rn", "fmaf")}
 )
-LARGEST = float(np.finfo(np.float64).max)
 
 
 @cache
@@ -142,19 +141,29 @@ def power(x: Any, y: Any) -> Any:
 
 def fused(t: DType) -> Function:
     """``a * b + c`` with one rounding: for narrower types in float64, rounded to odd, so that theirs decides."""
-    final = _nearest_double if t.bits == 64 else _odd_double
+    return _fused_doubles if t.bits == 64 else _odd_fused
 
-    def evaluate(a: Array, b: Array, c: Array) -> Array:
-        out = np.asarray(np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c))
-        # An infinity, NaN or a zero product: the result of the plain expression is correct.
-        exact = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
-        for i in np.ndindex(out.shape):
-            if exact[i]:
-                total = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
-                out[i] = final(total) if total else 0.0
-        return out
 
-    return evaluate
+def _odd_fused(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` of numbers with at most 24 digits, whose product is exact."""
+    product = a * b
+    out = np.asarray(product + c)
+    # The error of the sum (Knuth's TwoSum); NaN where something is infinite or NaN.
+    rest = out - product
+    miss = (product - (out - rest)) + (c - rest)
+    even = (np.ascontiguousarray(out).view(np.int64) & 1) == 0
+    return np.where((np.abs(miss) > 0) & even, np.nextafter(out, np.where(miss > 0, np.inf, -np.inf)), out)
+
+
+def _fused_doubles(a: Array, b: Array, c: Array) -> Array:
+    out = np.asarray(np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c))
+    # An infinity, NaN or a zero product: the result of the plain expression is correct.
+    exact = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
+    for i in np.ndindex(out.shape):
+        if exact[i]:
+            total = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
+            out[i] = _nearest_double(total) if total else 0.0
+    return out
 
 
 def _nearest_double(x: Fraction) -> float:
@@ -162,16 +171,6 @@ def _nearest_double(x: Fraction) -> float:
         return float(x)
     except OverflowError:
         return math.inf if x > 0 else -math.inf
-
-
-def _odd_double(x: Fraction) -> float:
-    near = _nearest_double(x)
-    if not math.isfinite(near):
-        return math.copysign(LARGEST, near)
-    miss = x - Fraction(near)
-    if miss and int(math.frexp(near)[0] * 2**53) % 2 == 0:
-        return math.nextafter(near, math.inf if miss > 0 else -math.inf)
-    return near
 
 
 # Name -> (arguments, function on float64).

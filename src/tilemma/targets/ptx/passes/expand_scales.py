@@ -4,11 +4,11 @@
 
     mma.row.row.scale mc, a, b, sa, sb   =>   fill part, 0
                                               mma part, a, b
-                                              mc[i, j] += part[i, j] * sa[i] * sb[j]
+                                              mc[i, j] = fma(part[i, j], sa[i] * sb[j], mc[i, j])
 
     fill mc, v                           =>   fill mc, v;  fill part, 0
     mma mc, a, b                              mma part, a, b
-    mma.scale mc, sa, sb                      mc[i, j] += part[i, j] * sa[i] * sb[j];  fill part, 0
+    mma.scale mc, sa, sb                      mc[i, j] = fma(part[i, j], sa[i] * sb[j], mc[i, j]);  fill part, 0
     store mc                                  mc[i, j] += part[i, j];  fill part, 0;  store mc
 
 Where an `mma.scale` may follow the store, the part stays as it is, and a copy is stored: whole[i, j] = mc[i, j] +
@@ -23,7 +23,7 @@ from functools import partial, reduce
 from tilemma.dtypes import f32
 from tilemma.ir import tile as t
 from tilemma.ir.checks import SCALE_BLOCK, checked_scale
-from tilemma.ir.expr import Cast, Const, Element, Expr, FragmentElement, Index, binary, const, with_operands
+from tilemma.ir.expr import Call, Cast, Const, Element, Expr, FragmentElement, Index, binary, const, with_operands
 from tilemma.ir.types import View
 from tilemma.ir.walk import map_expressions, rewrite, walk, with_bodies
 from tilemma.passes.check_scales import accumulators_used, assigns, scaled_later
@@ -154,6 +154,8 @@ class _Scaled:
         self._index += 1
         i, j = (Index(f"{axis}.scaled{self._index}", const(n)) for axis, n in zip("ij", part.shape, strict=True))
         value: Expr = FragmentElement(part.name, (i, j), part.dtype, acc.index)
+        before = Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype)
+        total = binary("add", before, value)
         if isinstance(op, (t.Mma, t.ScaleMma)):
             given = (("A", op.scale_a, i), ("B", op.scale_b, j))
             # A sum of integers is scaled in f32, and rounded to the nearest integer before it is added.
@@ -161,8 +163,11 @@ class _Scaled:
             scales: list[Expr] = [Cast(Element(_element(x, v, at)), dtype) for x, v, at in given if v is not None]
             scales += [Cast(op.factor, dtype)] if op.factor is not None else []
             if scales:
-                value = Cast(binary("mul", Cast(value, dtype), reduce(partial(binary, "mul"), scales)), part.dtype)
-        total = binary("add", Cast(FragmentElement(acc.name, (i, j), whole, acc.index), part.dtype), value)
+                scale = reduce(partial(binary, "mul"), scales)
+                if part.dtype.is_float:
+                    total = Call("fmaf", (value, scale, before))
+                else:
+                    total = binary("add", before, Cast(binary("mul", Cast(value, dtype), scale), part.dtype))
         into = acc if into is None else into
         body = (t.SetFragmentElement(into, Cast(total, whole), span=op.span),)
         return t.Apply(into, (i, j), body, span=op.span)

@@ -289,8 +289,9 @@ class BlockPlan:
                 shared[d] = 0
         # Where two share the same, one of the last two indices: the others number independent matrices.
         order = sorted(range(len(shared)), key=lambda d: (d < len(shared) - 2, d))
-        row = max(order, key=lambda d: shared[d])
-        if size > 1 and (shared[row] == 0 or not self._may_exceed(row, size) or not self._divides(row, size)):
+        able = [d for d in order if shared[d] and self._may_exceed(d, size) and self._divides(d, size)]
+        row = max(able or order, key=lambda d: shared[d])
+        if size > 1 and not able:
             if asked:
                 text = "no cluster: its blocks share no tile in equal parts, or would write beyond the grid"
                 self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
