@@ -2,7 +2,8 @@
 
 `largest` and `total` are vectors, a number for each row. When a row's largest score rises, what was summed before
 shrinks. The weights p are an operand computed in registers. Iteration n multiplies the values of tile n - 1, while
-it computes the weights of tile n: the last one has no keys. HQ heads of queries share HKV heads of keys.
+it computes the weights of tile n: the last one has no keys. HQ heads of queries share HKV heads of keys. The tiles
+suit DIM=64; rows of 128 need BLOCK_M=128, or the sums do not fit in registers.
 """
 
 import tilemma as tm
@@ -20,7 +21,7 @@ def attention(
     *,
     DIM=64,
     BLOCK_M=192,
-    BLOCK_N=64,
+    BLOCK_N=128,
     WG_M=64,
 ):
     B, HQ, SQ, _ = q.shape

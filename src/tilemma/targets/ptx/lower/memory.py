@@ -190,6 +190,11 @@ def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Line
     line = line_offset(e, plan, row, col_bytes)
     total, flip, offset = swizzled(e, plan.swizzle_atom, line)
     offset += base.const
+    if flip and _changes_more_often(e, base, total):
+        # The lane's part is the same for all buffers of the ring: it is flipped outside the loop.
+        reg = e.register(total.variable + lo.shared, hint="addr")
+        reg = e.pure("xor.b32", "b32", reg, Imm(flip, "b32"), hint="addr")
+        return Mem(e.register(base.variable + reg, hint="addr"), offset + total.const)
     total = total + base.variable
     if e.range_of(total.variable)[0] < 0 and not flip:
         # The sum of its terms may lie below the buffer, which a 32-bit address cannot express: add the offset
@@ -202,6 +207,13 @@ def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Line
     if flip:
         reg = e.pure("xor.b32", "b32", reg, Imm(flip, "b32"), hint="addr")
     return Mem(reg, offset + total.const)
+
+
+def _changes_more_often(e: Emitter, base: Linear, lane: Linear) -> bool:
+    """Whether ``base`` changes in a loop in which ``lane`` stays the same."""
+    return bool(lane.terms) and max((e.depth(r) for r, _ in base.terms), default=0) > max(
+        e.depth(r) for r, _ in lane.terms
+    )
 
 
 # ---- elements of any view --------------------------------------------------------------------------------
