@@ -151,7 +151,7 @@ def _odd_fused(a: Array, b: Array, c: Array) -> Array:
     # The error of the sum (Knuth's TwoSum); NaN where something is infinite or NaN.
     rest = out - product
     miss = (product - (out - rest)) + (c - rest)
-    even = (np.ascontiguousarray(out).view(np.int64) & 1) == 0
+    even = (out.view(np.int64) & 1) == 0
     return np.where((np.abs(miss) > 0) & even, np.nextafter(out, np.where(miss > 0, np.inf, -np.inf)), out)
 
 

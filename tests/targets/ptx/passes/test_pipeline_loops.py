@@ -4,6 +4,7 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dev.fuzz import pipelined
@@ -208,3 +209,31 @@ def test_most_random_kernels_are_pipelined() -> None:
     results = [pipelined.check(pipelined.generate(seed), schedules=5) for seed in range(1000)]
     assert not [r.failure for r in results if r.failure]
     assert sum(any(r.pipelined.values()) for r in results) >= 400
+
+
+BANDS = "blocks in bands of 8 rows of tiles"
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (320, 100, 70), (8 * 32, 64, 33), (1, 300, 40), (290, 32, 64)])
+def test_blocks_take_their_tiles_in_bands_of_rows(shape: tuple[int, int, int]) -> None:
+    """Each tile is computed once, also where the last band is short."""
+    kernel = Callable(croqtile.load(LISTING.format(attribute=""), "f.co").sources["f"])
+    assert any(text.startswith(BANDS) for text in said(kernel.compile("sm_80")))
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (rows, k)).astype(np.float16) for rows in (m, n))
+    c = np.full((m, n), np.nan, np.float16)
+    kernel.on("machine", arch="sm_80")(a, b, c)
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.T.astype(np.float32))
+
+
+def test_grids_that_keep_their_order() -> None:
+    """One index: the program has its own order.  Blocks that wait for blocks: those have to start before."""
+    own = LISTING.replace("{{i, j}} by [cdiv(M, TILE), cdiv(N, TILE)] : block {{", "t by cdiv(M, TILE) * cdiv(N, TILE) : block {{\n    i = t / cdiv(N, TILE);\n    j = t % cdiv(N, TILE);")
+    waiting = LISTING.replace("global f16 [M, N] c)", "global f16 [M, N] c, global s32 [1] turn)").replace(
+        "    shared f16 [TILE, TILE] c_s;",
+        "    shared f16 [TILE, TILE] c_s;\n    while (__atomic_add(turn.at(0), 0) < i) {{ }}\n    __atomic_add(turn.at(0), 1);",
+    )
+    for text in (own, waiting):
+        c = Callable(croqtile.load(text.format(attribute=""), "f.co").sources["f"]).compile("sm_80")
+        assert any("stages" in x for x in said(c)) and not any(x.startswith(BANDS) for x in said(c))

@@ -17,7 +17,7 @@ from tilemma.ir.types import BLOCK, Space
 from tilemma.targets.ptx.lower.context import Instance, Lowering, lowers
 from tilemma.targets.ptx.lower.convert import convert, register_type
 from tilemma.targets.ptx.lower.expressions import linear, predicate, scalar
-from tilemma.targets.ptx.lower.linear import Linear
+from tilemma.targets.ptx.lower.linear import Linear, in_s32
 from tilemma.targets.ptx.lower.refusals import NotLowered
 from tilemma.targets.ptx.lower.regions import Value
 from tilemma.targets.ptx.target import Target
@@ -215,6 +215,9 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
                 lo.indices[name] = Linear.of(var) + (known[2] or 1) * j
                 lo.body(op.body)
         return
+    # The number of iterations has to be a number of s32.
+    if factor > 1 and known[2] is not None and known[2] > 0 and in_s32(e.range_of(stop - start)):
+        start = _in_groups(lo, op, start, stop, known[2], factor)
     plain = not any(isinstance(x, (tile.Copy, tile.Mma, tile.Barrier)) for x in walk.walk(op.body))
     # If the trip count is at least 1, ptxas sees no path that skips the multiplies before their accumulators are
     # read.
@@ -225,6 +228,21 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
         lo.indices[name] = Linear.of(var)
         with lo.iterating(op.stop if lo.interval(op.start)[0] >= 0 else const(1)):
             lo.body(op.body)
+
+
+def _in_groups(lo: Lowering, op: tile.For, start: Linear, stop: Linear, step: int, factor: int) -> Linear:
+    """A loop over whole groups of ``factor`` iterations; returns the index of the first one after them."""
+    e, name, wide = lo.e, op.index.name, step * factor
+    left = e.pure("max.s32", "s32", e.register(stop - start), Imm(0), hint="left")
+    groups, _ = e.divide(Linear.of(e.bounded(left, 0, 2**31 - 1)), wide, hint="groups")
+    behind = Linear.of(e.register(start + groups * wide, hint="behind"))
+    with e.loop(name, e.value(start), e.value(behind), Imm(wide)) as var:
+        e.bounded(var, *lo.interval(op.index))
+        with lo.iterating(op.stop if lo.interval(op.start)[0] >= 0 else const(1)):
+            for j in range(factor):
+                lo.indices[name] = Linear.of(var) + step * j
+                lo.body(op.body)
+    return behind
 
 
 @lowers(tile.While)

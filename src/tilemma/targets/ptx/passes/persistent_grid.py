@@ -27,6 +27,7 @@ from tilemma.ir.expr import (
     const,
     floordiv,
     maximum,
+    minimum,
     mod,
     mul,
     sub,
@@ -51,6 +52,30 @@ def clustered(block: Parallel, row: int, cluster: int, fresh: FreshNames, body: 
     body = Substitution({index.name: add(mul(team, cluster), rank)}).body(body)
     inner = replace(block, indices=(rank,), body=body, overlap=False)
     return Parallel(teams, (inner,), CLUSTER, overlap=block.overlap, span=block.span)
+
+
+def in_bands(block: Parallel, first: Index, last: Index) -> Parallel:
+    """``block``, a grid of rows and columns, whose tiles are taken in bands of rows; ``first`` and ``last`` are
+    other names for its indices.
+
+    The grid stays as it is.  Blocks start row by row: the position of a block in its band of rows is the number of
+    the tile that it computes, which goes down the band.
+    """
+    old = block.indices
+    band = floordiv(first, RASTER)
+    at = add(mul(mod(first, RASTER), last.extent), last)
+    row, column = _in_band(band, at, first.extent)
+    # The bounds of the column, which range analysis does not find.
+    column = maximum(minimum(column, sub(last.extent, 1)), 0)
+    body = Substitution({old[0].name: row, old[1].name: column}).body(block.body)
+    return replace(block, indices=(first, last), body=body)
+
+
+def _in_band(band: Expr, at: Expr, of_rows: Expr) -> tuple[Expr, Expr]:
+    """Row and column of tile number ``at`` of a band: the last band may have fewer rows."""
+    short = binary("gt", mul(add(band, 1), RASTER), of_rows)
+    rows = Select(short, mod(of_rows, RASTER), const(RASTER))
+    return add(mul(band, RASTER), mod(at, rows)), floordiv(at, rows)
 
 
 def _teams(tiles: Expr, most: int) -> Expr:
@@ -90,7 +115,7 @@ def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
         return None
     (most,) = found
     fewer = 2 if most & (most - 1) == 0 else 3
-    if most <= fewer or _waits_for_blocks(kernel) or (own and _counts_to(kernel, {most, most - 1})):
+    if most <= fewer or waits_for_blocks(kernel) or (own and _counts_to(kernel, {most, most - 1})):
         return None
     tiles = {op.step: x[0] for op, x in zip(loops, taken, strict=True) if x is not None}
     table = {step: _number(step, fewer) for step in tiles}
@@ -144,7 +169,7 @@ def _number(number: Expr, fewer: int) -> Expr:
     return replace(number, value=fewer)
 
 
-def _waits_for_blocks(kernel: Kernel) -> bool:
+def waits_for_blocks(kernel: Kernel) -> bool:
     """Whether a `while`, or a loop with `break`, reads a global array that the kernel changes."""
     operations = list(walk(kernel.body))
     written = (x.base for op in operations for x in touched_as(op, Effect.WRITE) if isinstance(x, View))
@@ -274,10 +299,7 @@ class TileLoop:
         if self.column is None:
             return t, const(0)
         size = mul(self.columns, RASTER)
-        band, at = floordiv(t, size), mod(t, size)
-        short = binary("gt", mul(add(band, 1), RASTER), self.rows)
-        rows = Select(short, mod(self.rows, RASTER), const(RASTER))
-        row = add(mul(band, RASTER), mod(at, rows))
-        column = floordiv(at, rows)
+        band = floordiv(t, size)
+        row, column = _in_band(band, mod(t, size), self.rows)
         from_right = binary("eq", mod(band, 2), 1)
         return row, Select(from_right, sub(sub(self.columns, 1), column), column)

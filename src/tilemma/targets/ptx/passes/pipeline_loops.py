@@ -44,12 +44,13 @@ from tilemma.ir.walk import (
 )
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
-from tilemma.passes.scope import block_threads, kind, names
+from tilemma.passes.scope import Dependence, block_threads, kind, names
 from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
 from tilemma.targets.ptx.passes.double_buffer_fragments import registers_with_two_sets
 from tilemma.targets.ptx.passes.names import Names
-from tilemma.targets.ptx.passes.pipeline_model import stages_of_cp_async
+from tilemma.targets.ptx.passes.persistent_grid import in_bands, waits_for_blocks
+from tilemma.targets.ptx.passes.pipeline_model import RASTER, stages_of_cp_async
 from tilemma.targets.ptx.target import Target
 
 
@@ -80,10 +81,25 @@ class PipelineLoops:
             kernel = replace(kernel, body=_Rewriter(kernel, plans).body(kernel.body))
             rounds += 1
         log.extend({(str(d), d.span): d for d in (of_program(d, origin) for d in said)}.values())
-        kernel = rewrite_blocks(kernel, _sunk) if rounds else before
+        kernel = self._in_bands(rewrite_blocks(kernel, _sunk), log) if rounds else before
         if kernel.pipeline is not None and kernel is not before:
             kernel = replace(kernel, pipeline=replace(kernel.pipeline, stages=None))
         return kernel
+
+    def _in_bands(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
+        """``kernel`` with its blocks in bands of rows of tiles, where neighbours in both directions share tiles."""
+        if waits_for_blocks(kernel):
+            return kernel
+        names, dependence = Names.of(kernel.body), Dependence(kernel.body)
+
+        def settle(op: t.Op) -> t.Op:
+            if not isinstance(op, t.Parallel) or kind(op) != "block" or not _is_plane(op, dependence):
+                return op
+            text = f"blocks in bands of {RASTER} rows of tiles, whose operands stay in the L2 cache"
+            log.append(Decision("pipeline", kernel.name, text, {"rows": RASTER}, span=op.span))
+            return in_bands(op, *map(names.fresh, op.indices))
+
+        return replace(kernel, body=tuple(map(settle, kernel.body)))
 
     def _plans(self, kernel: t.Kernel, log: list[Decision]) -> dict[int, _Plan]:
         """Plans by the identity of the operation to replace: of several loops in one `parallel` the first has one.
@@ -168,6 +184,19 @@ class PipelineLoops:
 
     def _refuse(self, loop: t.Op, obstacles: list[Obstacle], log: list[Decision]) -> None:
         log.extend(_obstacle(loop, o, "not pipelined: ") for o in dict.fromkeys(obstacles))
+
+
+def _is_plane(block: t.Parallel, dependence: Dependence) -> bool:
+    """Whether the copies of ``block``, which has two indices, take some tiles by one index and some by the other."""
+    if len(block.indices) != 2 or block.cooperative:
+        return False
+    first, last = (i.name for i in block.indices)
+    taken = set[tuple[bool, bool]]()
+    for op in walk(block.body):
+        if isinstance(op, t.Copy) and op.src.base.space is Space.GLOBAL:
+            used = {name for e in op.src.expressions() for name in dependence.of(e)}
+            taken.add((first in used, last in used))
+    return {(True, False), (False, True)} <= taken
 
 
 def _subject(loop: t.Op) -> str:
