@@ -5,7 +5,7 @@ tile are scaled before they are added.
 """
 
 import tilemma as tm
-from tilemma import assert_, cdiv, compose, dma, foreach, mma, parallel, shared
+from tilemma import assert_, cdiv, compose, dma, foreach, mma, parallel, shared, var
 
 
 @tm.kernel
@@ -29,12 +29,15 @@ def dequantized(
         rhs_s = shared("e4m3", TILE_N, BLOCK_K)
         scale_s = shared("f32", 1, TILE_M)
         mc = mma.fill(0.0, "f32")
+        following = var(rhs_scale[0, n])
         for k in foreach(cdiv(K, BLOCK_K)):
             dma.copy(lhs.subspan(TILE_M, BLOCK_K).at(m, k), lhs_s)
             dma.copy(rhs.subspan(TILE_N, BLOCK_K).at(n, k), rhs_s)
             dma.copy(lhs_scale.subspan(1, TILE_M).at(k, m), scale_s)
+            columns = var(following)
+            following.set(rhs_scale[k + 1, n])
             for wg in parallel(TILE_M // WARP_M, level="group-4"):
                 rows = scale_s.subspan(1, WARP_M).at(0, wg)
-                mma.row.row.scale(mc, lhs_s.subspan(WARP_M, BLOCK_K).at(wg, 0), rhs_s, rows, rhs_scale[k, n])
+                mma.row.row.scale(mc, lhs_s.subspan(WARP_M, BLOCK_K).at(wg, 0), rhs_s, rows, columns)
         for wg in parallel(TILE_M // WARP_M, level="group-4"):
             mma.store(mc, output.subspan(WARP_M, TILE_N).at(compose(m, wg), n))
