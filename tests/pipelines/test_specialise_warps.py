@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from configurations import EXAMPLES
 from pipeline_runs import check, from_co, problem
 
 import tilemma as tm
 from tilemma import apply, cdiv, dma, foreach, mma, parallel, shared, var
 from tilemma.compiler import compile_kernel, default_facts, with_facts
 from tilemma.ir.pipeline import OFF, PipelineSettings
-from tilemma.ir.tile import ArrayFacts, Kernel
+from tilemma.ir.tile import ArrayFacts, Barrier, For, Kernel, Mma
+from tilemma.ir.walk import walk
 from tilemma.kernels import facts_of
 from tilemma.launch import evaluate
+from tilemma.modules import load_python
 from tilemma.targets.cpu import execute
 
 HEAD = """
@@ -291,3 +295,16 @@ def test_a_slot_is_released_where_the_program_waits_for_its_multiplies() -> None
     lines = [x.strip() for x in compiled.ptx.splitlines()]
     ends = [i for i, x in enumerate(lines) if x.startswith("wgmma.commit_group")]
     assert len(ends) == 2 and not any(lines[i + 1].startswith("wgmma.wait_group") for i in ends)
+
+
+def test_consumers_of_a_cluster_do_not_wait_for_each_other() -> None:
+    """Each releases a slot behind a barrier of its own threads, also where it waits for all its multiplies."""
+    kernel = load_python(EXAMPLES / "gallery" / "dequantized.py").only()
+    compiled = kernel.compile("sm_90a")
+    loops = [
+        x for x in walk(compiled.kernel.body) if isinstance(x, For) and any(isinstance(y, Mma) for y in x.body)
+    ]
+    barriers = [op for loop in loops for op in walk(loop.body) if isinstance(op, Barrier)]
+    assert barriers and all(op.threads == 128 for op in barriers)
+    # A scaled product is added by one instruction.
+    assert compiled.ptx.count("fma.rn.f32") >= 64 and not re.search(r"add(\.rn)?\.f32", compiled.ptx)

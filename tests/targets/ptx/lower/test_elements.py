@@ -474,3 +474,19 @@ def test_a_loop_too_long_to_write_out_stays_a_loop(tmp_path: Path) -> None:
     file = tmp_path / "kernel.co"
     file.write_text(lanes(body, "global s32 [M] a"))
     assert tm.load(str(file)).only().compile(arch="sm_80").ptx.count("\n") < 200
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_loops_of_run_time_length_are_unrolled_in_groups(step: int, tmp_path: Path) -> None:
+    body = f"mutable int s = 0; with j in [n] {{ foreach j(0::{step}) : unroll(4) s = 3 * s + j; }} a.at(i) = s;"
+    file = tmp_path / "kernel.co"
+    file.write_text(lanes(body, "global s32 [M] a, s32 n"))
+    kernel = tm.load(str(file)).only()
+    for n in (0, 1, 4, 5, 11, 12, 13, 24):
+        found, want = np.zeros(32, np.int32), 0
+        kernel.on("machine", arch="sm_80")(found, n)
+        for j in range(0, n, step):
+            want = (3 * want + j) % 2**32
+        assert (found.view(np.uint32) == want).all(), n
+    # Four copies in the loop over groups, one in the loop over the rest.
+    assert len(re.findall(r"mul\.lo\.s32 %\w+, %s, 3", kernel.compile("sm_80").ptx)) == 5

@@ -398,8 +398,8 @@ class Walk:
         if x.threads == y.threads == 1 and not fence:
             pairs = pairs & (x.start[:, None] != y.start[None, :])
         if x.threads == 32 and not x.write and ordering.by_ldmatrix(x.node) and y.release != "elected":
-            # ldmatrix is `.sync`: after it, a thread is ordered after the reads of its whole warp.  One that arrives
-            # for the warp has to know that the others are past it.
+            # ldmatrix is `.sync`: after it, a thread is ordered after the reads of its whole warp.  One that
+            # arrives for the warp has to know that the others are past it.
             pairs = pairs & ~(ordering.within(y, x) & (y.threads <= 32))
         return pairs, fence
 

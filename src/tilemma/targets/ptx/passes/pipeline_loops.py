@@ -74,6 +74,7 @@ class PipelineLoops:
 
     def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         if not Target.of(self.arch).has("cp.async"):
+            log += _without_cp_async(kernel, self.arch)
             return kernel
         said, before, rounds = list[Decision](), kernel, 0
         kernel, origin = split_tiles(kernel)
@@ -87,13 +88,13 @@ class PipelineLoops:
         return kernel
 
     def _in_bands(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
-        """``kernel`` with its blocks in bands of rows of tiles, where neighbours in both directions share tiles."""
+        """``kernel`` with its blocks in bands of rows of tiles, where neighbours in both directions share some."""
         if waits_for_blocks(kernel):
             return kernel
         names, dependence = Names.of(kernel.body), Dependence(kernel.body)
 
         def settle(op: t.Op) -> t.Op:
-            if not isinstance(op, t.Parallel) or kind(op) != "block" or not _is_plane(op, dependence):
+            if not (isinstance(op, t.Parallel) and kind(op) == "block" and _is_plane(op, dependence)):
                 return op
             text = f"blocks in bands of {RASTER} rows of tiles, whose operands stay in the L2 cache"
             log.append(Decision("pipeline", kernel.name, text, {"rows": RASTER}, span=op.span))
@@ -187,7 +188,7 @@ class PipelineLoops:
 
 
 def _is_plane(block: t.Parallel, dependence: Dependence) -> bool:
-    """Whether the copies of ``block``, which has two indices, take some tiles by one index and some by the other."""
+    """Whether the copies of ``block``, which has two indices, take some tiles by one and some by the other."""
     if len(block.indices) != 2 or block.cooperative:
         return False
     first, last = (i.name for i in block.indices)
@@ -206,6 +207,14 @@ def _subject(loop: t.Op) -> str:
 def _obstacle(loop: t.Op, o: Obstacle, prefix: str) -> Decision:
     data = {"rule": o.rule, "found": o.found, "change": o.change}
     return Decision("pipeline", _subject(loop), f"{prefix}{o}", data, warning=True, span=o.span or loop.span)
+
+
+def _without_cp_async(kernel: t.Kernel, arch: str) -> Iterator[Decision]:
+    """For the loops that would be pipelined on another target."""
+    for found in loop_copies(kernel):
+        if found.ahead and _multiplies_by_warps(found.loop):
+            text = f"left as written: {arch} has no cp.async, which copies tiles ahead"
+            yield Decision("pipeline", _subject(found.loop), text, span=found.loop.span)
 
 
 # ---- which copies, how many stages -----------------------------------------------------------------------------

@@ -124,8 +124,7 @@ class BlockPlan:
             own = loop.loop.pipeline if isinstance(loop.loop, t.For) else None
             settings = effective(own, self.kernel.pipeline)
             if settings is None or settings.off or settings.producer is False or settings.stages == 1:
-                span = loop.loop.span
-                refused.append(refuse("off", "the program asks for no producer", "remove the setting", span))
+                refused.append(refuse("off", *_unwanted(settings), loop.loop.span))
                 continue
             refused += [NotPipelined(o) for o in loop.obstacles]
             try:
@@ -360,6 +359,16 @@ class BlockPlan:
             for w in range(self.groups)
         ]
         return all(interval(e)[0] >= 0 for e in rest)
+
+
+def _unwanted(settings: PipelineSettings | None) -> tuple[str, str]:
+    """The reason why a loop with ``settings`` has no producer, and the remedy."""
+    if settings is None:
+        return "the program pipelines other loops", "state `pipeline` for this loop too"
+    if settings.off:
+        return "the program switches it off", "remove the setting"
+    what = "no producer" if settings.producer is False else "one stage"
+    return f"the program asks for {what}", "remove the setting"
 
 
 def _is_sum(loop: t.For | t.While, ahead: list[t.Copy]) -> bool:

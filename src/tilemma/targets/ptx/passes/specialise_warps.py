@@ -45,6 +45,7 @@ from tilemma.ir.substitution import Substitution
 from tilemma.ir.types import WARPGROUP, Buffer, Event, EventRef, Space, View
 from tilemma.ir.walk import bodies, expressions, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
+from tilemma.passes.pipeline_legality import loop_copies
 from tilemma.passes.scope import kind, names
 from tilemma.records import record
 from tilemma.targets.ptx.passes.persistent_grid import TileLoop, clustered
@@ -80,6 +81,8 @@ class SpecialiseWarps:
         asked = kernel.pipeline is not None or any(isinstance(x, t.For) and x.pipeline for x in walk(op.body))
         bounded = op.cooperative or op.min_blocks is not None or op.max_registers is not None
         if not asked and (bounded or not is_profitable(result_elements(op))):
+            if result_elements(op) and any(found.ahead for found in loop_copies(replace(kernel, body=(op,)))):
+                log.append(_left_as_written(kernel, op, bounded))
             return op
         said: list[Decision] = []
         try:
@@ -91,6 +94,17 @@ class SpecialiseWarps:
             return op
         log += said
         return new
+
+
+def _left_as_written(kernel: t.Kernel, block: t.Parallel, bounded: bool) -> Decision:
+    """The decision for a kernel that says nothing about pipelining and gets none."""
+    why = (
+        "the program states the blocks or registers of a multiprocessor"
+        if bounded
+        else f"a block computes {result_elements(block)} elements, and others of its multiprocessor fill its waits"
+    )
+    text = f"left as written: {why}; `pipeline` asks for copies ahead"
+    return Decision("pipeline", kernel.name, text, {"elements": result_elements(block)}, span=block.span)
 
 
 @record(slots=False)
