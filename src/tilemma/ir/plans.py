@@ -142,3 +142,9 @@ class ArrayFacts:
     alignment: int
     nonempty: bool = False
     ragged: bool = False
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """Whether the contiguous dimension of an actual array, which `nonempty` tells from the default, is a
+        multiple of 16 bytes."""
+        return self.nonempty and self.alignment == 16 and not self.ragged

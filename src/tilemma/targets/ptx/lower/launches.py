@@ -117,11 +117,30 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         cluster=lane.cluster,
         shared=shared,
         overlap=overlap,
-        checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body)),
+        checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body), *_whole_row_checks(lo, op.body)),
         shared_names=_shared_names(op),
         clustered=_clustered(cluster),
     )
     return Lowered(lane, plan)
+
+
+def _whole_row_checks(lo: Lowering, body: tile.Body) -> tuple[tuple[launch.Size, str], ...]:
+    """The launch checks of arrays whose rows ``body`` copies in whole vectors, as their facts allow."""
+    found: dict[tuple[launch.Size, str], None] = {}
+    for op in walk.walk(body):
+        if not isinstance(op, tile.Copy) or op.plan is None or op.plan.edge != "whole vectors":
+            continue
+        array, facts = op.src.base, lo.facts(op.src.base)
+        extent = size(array.shape[-1])
+        if not facts.has_whole_rows or facts.contiguous != array.rank - 1 or extent is None:
+            continue
+        unit = op.plan.vector * 8 // array.dtype.bits
+        text = (
+            f"the kernel was compiled for rows of whole 16-byte units: dimension {facts.contiguous} of "
+            f"`{array.name}` must be a multiple of {unit}"
+        )
+        found[("eq", ("mod", extent, unit), 0), text] = None
+    return tuple(found)
 
 
 def _clustered(cluster: Parallel | None) -> tuple[str, launch.Size] | None:

