@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_double_buffer_fragments import NAMES, built, inside, main_loop
 from test_meaning import arrays_for
 
-from tilemma import machine
+from tilemma import LaunchError, machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import Binary, Const, Expr, Select, binary, const, value_of
 from tilemma.ir.tile import Alloc, Barrier, Copy, CopyCommit, CopyWait, If, Kernel, Load, Mma, Op, Parallel
 from tilemma.ir.walk import rewrite, walk
+from tilemma.kernels import facts_of
+from tilemma.modules import load_python
 from tilemma.targets.cpu import execute
 from tilemma.targets.ptx.passes import PASSES
 from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
 
 TILES = {"TILE_M": 128, "TILE_N": 256, "WARP_M": 64, "WARP_N": 64, "TILE_K": 64}
+
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 
 
 def before_the_pass(name: str, **constants: int) -> Kernel:
@@ -174,3 +179,24 @@ def test_edges_through_vectors(name: str, arch: str, k: int) -> None:
         found[side] = rows[:, :k]
     machine.run(compiled.ptx, compiled.launches[0], found, seed=2, schedule="random", strict=True)
     assert np.array_equal(expected["output"], found["output"])
+
+
+def test_arrays_of_whole_rows_need_no_branch() -> None:
+    """The facts of actual arrays exclude cut vectors; the launch checks that other arrays do too."""
+
+    def arrays(k: int) -> dict[str, np.ndarray]:
+        stored = -(-k // 8) * 8
+        wide = {n: np.ones((rows, stored), np.float16)[:, :k] for n, rows in (("lhs", 64), ("rhs", 32))}
+        return {**wide, "output": np.zeros((64, 32), np.float16)}
+
+    kernel = load_python(EXAMPLES / "py" / "multistage.py").only()
+    tiles = {"TILE_M": 64, "TILE_N": 32, "TILE_K": 32, "WARP_M": 32, "WARP_N": 32}
+    compiled = kernel.compile("sm_80", facts=facts_of(arrays(72)), **tiles)
+    assert edges(main_loop(compiled.kernel)) == {"whole vectors"}
+    (launch,) = compiled.launches
+    for k in (72, 64):
+        given = arrays(k)
+        assert machine.run(compiled.ptx, launch, given, strict=True).ok
+        assert (given["output"] == k).all()
+    with pytest.raises(LaunchError, match="rows of whole 16-byte units"):
+        machine.run(compiled.ptx, launch, arrays(70))
