@@ -14,13 +14,14 @@ def triangular_solve(
     b: tm.Global["f32", "N", "R"],
     x: tm.Global["f32", "N", "R"],
     *,
-    TILE=64,
+    TILE=32,
     COLUMNS=64,
 ):
     N, R = b.shape
     for c in parallel(cdiv(R, COLUMNS), level="block"):
         a_s, triangle_s = shared("f32", TILE, TILE), shared("f32", TILE, TILE)
-        above_s, x_s, b_s = (shared("f32", TILE, COLUMNS) for _ in range(3))
+        above_s, x_s = shared("f32", TILE, COLUMNS), shared("f32", TILE, COLUMNS)
+        b_s = shared("f32", TILE, COLUMNS)
         for i in foreach(cdiv(N, TILE)):
             for wg in parallel(1, level="group-4"):
                 above = mma.fill(0.0, "f32")
