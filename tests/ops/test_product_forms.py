@@ -302,6 +302,7 @@ def test_tiles_of_mixed_products(m: int, n: int, steps: int, group: int, bits: i
     s, on = mixed_plan.MixedShape(1, m, n, steps * group, bits, group, plain), Hardware(sms=sms)
     t = mixed_plan.tile(s, on, on_cpu=False)
     assert t.rows >= m and t.groups * t.slices <= (8 if t.warps else 4)
+    assert min(group, t.depth) % t.own(group)["STEP"] == 0
     for length in (t.depth, t.slices * t.depth):
         assert length % group == 0 or group % length == 0
     stage = t.slices * t.depth * (t.groups * 64 * bits // 8 + 2 * t.rows)

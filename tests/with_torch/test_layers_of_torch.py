@@ -162,6 +162,24 @@ def test_single_vectors_and_the_weight(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_layers_on_the_meta_device(kind: str) -> None:
+    """They are made without numbers, which a state dict brings."""
+    plain = nn.Sequential(nn.Linear(64, 24)).to(torch.bfloat16)
+    wanted = convert(copy.deepcopy(plain), kind)
+    x = torch.randn(3, 64, dtype=torch.bfloat16)
+    for assign in (False, True):
+        with torch.device("meta"):
+            empty = convert(nn.Sequential(nn.Linear(64, 24, dtype=torch.bfloat16)), kind)
+        made = nn.Sequential(Linear(64, 24, kind=kind, device="meta", dtype=torch.bfloat16))
+        assert {n: b.shape for n, b in made.named_buffers()} == {n: b.shape for n, b in wanted.named_buffers()}
+        for model in (empty, made):
+            if not assign:
+                model.to_empty(device="cpu")
+            model.load_state_dict(plain.state_dict(), assign=assign)
+            assert torch.equal(model(x), wanted(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_modules_of_torch_that_read_the_weights_of_their_layers(kind: str) -> None:
     """`TransformerEncoderLayer` reads them where it does not train."""
     torch.manual_seed(0)

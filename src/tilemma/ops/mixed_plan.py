@@ -42,8 +42,9 @@ _ADD, _LATE, _JOIN, _JOIN_BYTES = 0.8e-6, 2.3e-6, 2.0e-6, 1.6
 _CONVERT, _OWN_WORDS, _OWN_ROWS, _ALONE, _SCALE = 189.0, 400.0 / 4, 79.0 / 4, 1.2, 40.0
 # The rate of mma.sync, as a share of that of wgmma, and the rows up to which it was faster.
 _SYNC_RATE, _WARP_ROWS = 0.62, 16
-# Of K, what a warpgroup converts while the weights before are multiplied: it divides groups and steps.
-_STEP = 32
+# Of K, what a warpgroup converts while the weights before are multiplied, if it divides groups and steps.  Where
+# three or four warpgroups share the multiplier, longer parts were faster.
+_STEP, _SHARED_STEP = 32, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def candidates(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
     """The tiles of `mixed_sums` for ``rows`` rows that fit the device."""
     base = _depth(s.group)
     found = [
-        MixedTile(rows, groups, slices, base * times, 1, step=_STEP)
+        MixedTile(rows, groups, slices, base * times, 1, step=_step(groups * slices, min(s.group, base)))
         for groups, slices, times in product((1, 2, 4), (1, 2, 3, 4), (1, 2))
         if groups * slices < _WARPGROUPS
         or (groups * slices == _WARPGROUPS and (base * times <= min(s.group, _UNIT) or rows <= _OVERLAPPED_ROWS))
@@ -196,6 +197,11 @@ def candidates(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
                 yield replace(t, parts=parts)
                 if not t.warps:
                     yield replace(t, parts=parts, joined=True)
+
+
+def _step(warpgroups: int, whole: int) -> int:
+    """What divides ``whole`` of K, which warpgroups sum before they scale."""
+    return _SHARED_STEP if warpgroups > 2 and whole % _SHARED_STEP == 0 else _STEP
 
 
 def _divides(parts: int, t: MixedTile, s: MixedShape) -> bool:

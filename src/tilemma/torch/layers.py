@@ -77,19 +77,31 @@ class Linear(nn.Module):
         return next(n for n in GROUPS if self.in_features % n == 0)
 
     def _stored(self, weight: Tensor) -> dict[str, Tensor]:
-        """The buffers of a weight [out, in] that is not kept."""
+        """The buffers of a weight [out, in] that is not kept; without numbers, of one on the meta device."""
         weight = weight.detach()
+        rows, columns = self.out_features, self.in_features
+        if weight.is_meta:
+            if self.kind == "s4":
+                scales = weight.new_empty(columns // self.group, rows, dtype=torch.float32)
+                return {"values": weight.new_empty(rows, columns // 2, dtype=torch.uint8), "scales": scales}
+            bits, kind = self._word
+            words = weight.new_empty(rows, columns // bits, dtype=kind)
+            return {"values": weight.new_empty(rows, columns // 2), "metadata": words}
         if self.kind == "s4":
             q = tilemma.quantize(weight.t(), "s4", self.group)
             return {"values": q.values, "scales": q.scales}
-        bits = next(n for n in (32, 16, 8) if self.in_features % n == 0)
+        bits, kind = self._word
         s = tilemma.sparse.compress(tilemma.sparse.prune(weight), f"u{bits}")
-        # Few operators of torch know unsigned words.
-        signed = {8: torch.int8, 16: torch.int16, 32: torch.int32}[bits]
         metadata = (
             torch.from_numpy(s.metadata.view(f"i{bits // 8}")) if not torch.is_tensor(s.metadata) else s.metadata
         )
-        return {"values": s.values, "metadata": metadata.view(signed).to(weight.device)}
+        return {"values": s.values, "metadata": metadata.view(kind).to(weight.device)}
+
+    @property
+    def _word(self) -> tuple[int, torch.dtype]:
+        """Bits and type of an element of the metadata: few operators of torch know unsigned integers."""
+        bits = next(n for n in (32, 16, 8) if self.in_features % n == 0)
+        return bits, {8: torch.int8, 16: torch.int16, 32: torch.int32}[bits]
 
     def __getattr__(self, name: str) -> Any:
         """``weight`` of the kinds that do not keep it is computed: `dense`, in the type that the weight had."""
@@ -155,6 +167,9 @@ class Linear(nn.Module):
             )
         else:
             kept = weight if self.kind == "s4" else weight.to(self.values.dtype)
+            if args[0].get("assign_to_params_buffers"):
+                self._buffers.update(self._stored(kept))
+                return
             for n, x in self._stored(kept.to(self.values.device)).items():
                 getattr(self, n).copy_(x)
 
