@@ -276,6 +276,7 @@ def test_parts_of_k_are_added_in_the_kernel(
     options: dict[str, Any] = {"target": "cpu"} if target == "cpu" else {"target": "machine", "arch": target}
     monkeypatch.setattr(forms, "run", lambda ready: compute(ready, **options))
     monkeypatch.setattr(mixed_products, "LOOKS", looks)
+    monkeypatch.setattr(mixed_products, "_streams", lambda *_: target == "sm_90a")
     rows, groups, slices, parts = PARTED[tile]
     chosen = MixedTile(rows, groups, slices, 64, parts, step=32, joined=True)
     monkeypatch.setattr(mixed_plan, "tile", lambda *_, **__: chosen)

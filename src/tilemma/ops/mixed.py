@@ -17,8 +17,9 @@ from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.mixed_kernels import mixed_sums, mixed_tiles, widened_weights
 from tilemma.ops.mixed_plan import MixedShape, MixedTile
+from tilemma.ops.operand_layouts import aligned
 from tilemma.ops.pipelined import add_parts
-from tilemma.ops.plan import hardware
+from tilemma.ops.plan import Hardware, hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.split_k import LOOKS
 from tilemma.ops.steps import Source, Step, absent, batches, epilogue_constants, part, unread
@@ -110,6 +111,7 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         room = _room(call.a, specs)
         once = tile.blocks(whole) <= on.sms
         kernel = mixed_sums(persistent=not once)
+        constants["STREAM"] = m <= tile.rows and _streams((weights, call.a, steps), on)
         constants |= _joined(tile, once) if specs else {}
     else:
         tile = mixed_plan.single(whole, on, on_cpu=on_cpu)
@@ -136,6 +138,12 @@ def _joined(tile: MixedTile, once: bool) -> dict[str, Any]:
     all run at the same time (``once``)."""
     names = {n: n for n in ("PARTS", "PART0", "PART1", "WORDS", "WORD1")}
     return {"SPLIT": tile.parts, "LOOKS": LOOKS if once else 0, **names}
+
+
+def _streams(operands: tuple[ArrayRef, ...], on: Hardware) -> bool:
+    """Whether TMA copies all operands."""
+    whole = all(x.shape[-1] * x.itemsize % 16 == 0 and aligned(x) for x in operands)
+    return whole and operands[0].device[0] == "cuda" and on.pipelines
 
 
 def _summed(values: ArrayRef, kind: str, group: int) -> bool:

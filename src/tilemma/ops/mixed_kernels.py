@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 import tilemma as tm
-from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, shared
+from tilemma import apply, cdiv, dma, foreach, if_, mma, parallel, shared, tma
 from tilemma.kernels import Kernel
 from tilemma.ops.epilogue import EpilogueFunction, Place, epilogue_function
 from tilemma.ops.split_k import SplitKReduction
@@ -109,7 +109,7 @@ def sums_of_groups(
     PART0=1, PART1=1, WORDS=1, WORD1=1,
     # The plan.
     GROUP=128, TILE_M=16, TILE_K=64, GROUPS=1, SLICES=1, STEP=32, LEVEL="group-4",
-    SPLIT=1, LOOKS=0,
+    STREAM=False, SPLIT=1, LOOKS=0,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -120,7 +120,8 @@ def sums_of_groups(
     together, and each is multiplied by warpgroups of its own, or with LEVEL "group" by warps.
     SLICES * TILE_K is a multiple of GROUP, or divides it.  STEP divides GROUP and TILE_K: so many of K are
     multiplied while the next are converted.  With SPLIT > 1 each block multiplies one of so many parts of K, and
-    those of a tile add theirs in the order of K: `split_k`.
+    those of a tile add theirs in the order of K: `split_k`.  STREAM: TMA can copy the weights, which leave the L2
+    cache before what is read again.
     """
     M, N, K = out.shape[1], out.shape[2], a.shape[2]
     UNIT, EACH, DEPTH = min(GROUP, TILE_K), max(TILE_K // GROUP, 1), SLICES * TILE_K
@@ -135,7 +136,11 @@ def sums_of_groups(
         mc = mma.frag("f32", ROWS, TILE_M, init=0.0)
         for step in foreach(STEPS):
             own, k = batch if VB != 1 else 0, step if SPLIT == 1 else part * STEPS + step
-            dma.copy(values.subspan(1, GROUPS * ROWS, DEPTH).at(own, n, k).sqz(), w_s)
+            taken = values.subspan(1, GROUPS * ROWS, DEPTH).at(own, n, k).sqz()
+            if STREAM:
+                tma.copy(taken, w_s, evict="first")
+            else:
+                dma.copy(taken, w_s)
             dma.copy(a.subspan(1, TILE_M, DEPTH).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
             which, first = k * DEPTH // GROUP, n * GROUPS * ROWS
             dma.copy(scales.view(1, LINES, GROUPS * ROWS).from_(batch if SB != 1 else 0, which, first), s_s)
