@@ -11,6 +11,9 @@ from tilemma.ops.workspace import launch_template
 from tilemma.runtime.arrays import describe, empty_like_first
 
 _WARM = launch_cache.WarmCalls()
+# Threads of a row, and elements that each has under way: of six plans the fastest on an H200 for rows of 4096 and
+# of 14336 elements.
+_SHORT_ROW, _SHORT, _LONG = 8192, {"WARPS": 4, "EACH": 16}, {"WARPS": 8, "EACH": 8}
 
 
 def rounded(x: Any, kind: str) -> tuple[Any, Any]:
@@ -22,7 +25,8 @@ def rounded(x: Any, kind: str) -> tuple[Any, Any]:
         given = describe(x)
         needs = {"out": (given.shape, kind), "work.scales": (given.shape[:1], "f32")}
         arrays = [describe(empty_like_first(given, *spec))._replace(writable=True) for spec in needs.values()]
-        constants = {"T": given.dtype.name, "TV": kind, "LARGEST": LARGEST[kind]}
+        plan = _SHORT if given.shape[1] <= _SHORT_ROW else _LONG
+        constants = {"T": given.dtype.name, "TV": kind, "LARGEST": LARGEST[kind], **plan}
         step = Step(rounded_rows, (given, *arrays), constants, (("a", 0), ("out", 0), ("work.scales", 0)))
         template = launch_template([step], given, needs, {})
         # Arrays without a key are described in each call.
