@@ -16,6 +16,7 @@ CASES = [
     ("f16", "f32", "sm_90a", "group-4", "1, -1, 1,"),
     ("f8_e4m3", "f32", "sm_89", "group", "%negative"),
     pytest.param("tf32", "f32", "sm_90a", "group-4", "1, -1, 1", marks=pytest.mark.slow),
+    ("tf32", "f32", "sm_80", "group", "%negative"),
     ("f64", "f64", "sm_80", "group", "neg.f64"),
     pytest.param("s32", "s32", "sm_80", "group", "neg.s32", marks=pytest.mark.slow),
     pytest.param("bf16", "f32", "sm_80", "group-4", "%negative", marks=pytest.mark.slow),

@@ -359,6 +359,8 @@ ONE_CODE = [
      "m = mma.frag('f16', 16, 16, init=1)\nfor i, j in apply(m):\n    m[i, j] = 1e9", "constant-value"),
     ("shared f16 [4] s {1}; c.at(0, 0) = s.at(0) * 1e9;", "s = shared('f16', 4, init=1)\nc[0, 0] = s[0] * 1e9",
      "constant-value"),
+    ("shared f16 [4] s {1}; c.at(0, 0) = __max(s.at(0), -1e9);",
+     "s = shared('f16', 4, init=1)\nc[0, 0] = tm.math.max(s[0], -1e9)", "constant-value"),
     ("shared s32 [4] s; __atomic_add(s.at(0), 2147483648);", "s = shared('s32', 4)\natomic.add(s[0], 2147483648)",
      "constant-overflow"),
     # Divisions by a constant 0.

@@ -387,3 +387,23 @@ def test_blocks_of_k_count_elements_of_packed_operands(a: str, b: str) -> None:
     p, q = x.astype(np.float64), y.astype(np.float64)
     want = sum((p[:, s] @ q[:, s].T) * v[:, i : i + 1] * w[i] for i, s in enumerate(parts))
     np.testing.assert_array_equal(found["c"], want)
+
+
+@pytest.mark.parametrize("k", [128, 256])
+def test_an_integer_sum_over_more_than_a_block_of_k_is_rounded_once(k: int) -> None:
+    rng = np.random.default_rng(6)
+    a, b = (rng.integers(-5, 6, (16, k)).astype(np.int8) for _ in "ab")
+    v = (rng.integers(1, 6, (16, 1)) / 4).astype(np.float32)
+    wanted = np.rint(2 + (a.astype(int) @ b.astype(int).T) * (v / 2)).astype(np.int32)
+    options = {"t": "s8", "d": "s32", "m": 16, "k": k, "level": "group", "span": "M, 1", "dims": '"M", 1'}
+    rows, _ = ROWS["M, 1"]
+    given = {"v": "v.subspan" + rows.format(m=16)}
+    texts = (
+        CO.format(**options, co=FUSED[0].format(**given)),
+        PYTHON.format(**options, python=FUSED[1].format(**given)),
+    )
+    for kernel in (croqtile_kernel(texts[0]), python_kernel(texts[1])):
+        for target in ({"target": "cpu"}, {"target": "machine", "arch": "sm_80"}):
+            c = np.zeros((16, 16), np.int32)
+            kernel.on(**target)(a=a, b=b, v=v, c=c)
+            np.testing.assert_array_equal(c, wanted)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilemma.dtypes import DType, promote
 from tilemma.ir import constructs
 from tilemma.ir.builder import Builder
-from tilemma.ir.checks import checked_division
+from tilemma.ir.checks import checked_constant, checked_division
 from tilemma.ir.expr import Call, Const, Expr, binary
 from tilemma.ir.mathematics import COMPOSED, composed
 from tilemma.ir.refusals import WrongArity, WrongValue
@@ -86,8 +86,10 @@ def _with_one_type(args: list[Expr]) -> list[Expr]:
 
 
 def _typed(number: Const, kind: DType) -> Expr:
-    """A Python number as one of ``kind``, without a rounding to another type before."""
+    """A Python number as one of ``kind``, without a rounding to another type before; ConstantValue for one that
+    ``kind`` cannot hold."""
     if kind.is_float and not isinstance(number.value, bool):
+        checked_constant(number, kind, caller_span())
         return Const(float(number.value), kind)
     return Builder.converted(number, kind)
 

@@ -293,8 +293,9 @@ def _spread(c: Compiler, meta: FragmentRef, contract: Contract) -> Callable[[Fra
 
 
 def _scale(c: Compiler, op: Mma | ScaleMma, acc: DType) -> Callable[[Frame, tuple[int, ...], int], Array] | None:
-    """The factor of each element of a product [M, N] over ``k`` columns, for each block of K:
-    [blocks, M or 1, N or 1].  Scales are multiplied in f64 for an accumulator of f64, for others in f32."""
+    """The factor of each element of a product [M, N] over ``k`` columns, for each block of K where a scale has
+    several: [blocks or 1, M or 1, N or 1].  Scales are multiplied in f64 for an accumulator of f64, for others in
+    f32."""
     views = [(x, v) for x, v in (("A", op.scale_a), ("B", op.scale_b)) if v is not None]
     if not views and op.factor is None:
         return None
@@ -305,7 +306,8 @@ def _scale(c: Compiler, op: Mma | ScaleMma, acc: DType) -> Callable[[Frame, tupl
 
     def scale(f: Frame, shape: tuple[int, ...], k: int) -> Array:
         """Raises ScaleShape."""
-        found: Array = np.full((-(-k // SCALE_BLOCK), 1, 1), 1 if value is None else value(f), numbers_of)
+        # One block for scales of the whole of K: an integer sum is rounded once.
+        found: Array = np.full((1, 1, 1), 1 if value is None else value(f), numbers_of)
         for letter, kind, access in accesses:
             given = load(access.read(f), kind).astype(numbers_of)
             extent = shape[0] if letter == "A" else shape[1]
