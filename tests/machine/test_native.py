@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilemma import machine
 from tilemma.dtypes import dtype
 from tilemma.machine.isa import sums
 from tilemma.machine.native import encode, library
@@ -17,8 +18,10 @@ from tilemma.machine.program import Step, decode_program
 from tilemma.machine.register_checks import guarded
 from tilemma.machine.run import Job
 from tilemma.machine.state import VIEW_CLASS, VIEW_DTYPES
+from tilemma.modules import load_python
 
 CORPUS = Path(__file__).parent / "corpus"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(CORPUS))
 from cuda_cases import CASES as CUDA  # noqa: E402
 from triton_cases import CASES as TRITON  # noqa: E402
@@ -309,3 +312,15 @@ def test_the_first_store_behind_a_barrier_is_not_known(
         job = Job(ptx, {"grid": 1, "block": threads}, {"o": np.zeros(threads, np.uint32)})
         report = job.run(schedule=schedule, collect=True)
         assert [h.code for h in report.hazards] == ["race"]
+
+
+def test_an_operation_that_the_library_has_completed_is_not_completed_again(native: Any) -> None:
+    """A starved warp polls an mbarrier after the library has completed the last copy."""
+    kernel = load_python(EXAMPLES / "py" / "event_pipeline.py").only()
+    result = kernel.compile("sm_80", TILE_N=64, STAGES=2)
+    (launch,) = result.launches
+    ones = (np.ones((m, n), np.float16) for m, n in ((72, 328), (72, 328)))
+    out = np.zeros((72, 72), np.float16)
+    arrays = dict(zip(("lhs", "rhs", "output"), (*ones, out), strict=True))
+    assert machine.check(result.ptx, launch, arrays, schedules=3).ok
+    assert (out == 328).all()

@@ -360,6 +360,7 @@ static Frame *pick(Grid *g, Frame **ready, int64_t n) {
 /* Completes the operation `g->at`; 0 where Python has to. */
 static int complete_chosen(Grid *g) {
   if (!completed(g->queue, g->at)) return 0;
+  g->at = -1;
   g->progress++;
   return 1;
 }
