@@ -87,7 +87,21 @@ def _on_one_device(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tens
     return run
 
 
-def _differentiate(name: str) -> None:
+@cache
+def _plain_keys(device: str) -> int:
+    """The dispatch keys of plain tensors, as bits."""
+    bits: int = torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+    return bits
+
+
+def _is_plain(keys: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a call with these dispatch keys is just its computation: no mode, transform, subclass or lazy
+    negation would see it."""
+    device = next(x for x in values if isinstance(x, Tensor)).device.type
+    return device in ("cpu", "cuda") and not keys.raw_repr() & ~_plain_keys(device)
+
+
+def _differentiate(name: str, compute: Callable[..., Tensor]) -> None:
     """Gradients by `derivatives`; positional arguments alone may require one, and keywords that are tensors."""
 
     class Recorded(torch.autograd.Function):
@@ -111,9 +125,12 @@ def _differentiate(name: str) -> None:
 
     operator = getattr(torch.ops.tilemma, name).default
 
-    def run(*args: Any, **keywords: Any) -> Tensor:
+    def run(keys: Any, *args: Any, **keywords: Any) -> Tensor:
         values = (*args, *keywords.values())
         if not (torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in values)):
+            # The dispatcher would come to the same, in as much time of the host as the computation itself.
+            if _is_plain(keys, values):
+                return compute(*args, **keywords)
             with torch._C._AutoDispatchBelowAutograd():
                 return operator(*args, **keywords)
         if torch._C._are_functorch_transforms_active():
@@ -123,7 +140,7 @@ def _differentiate(name: str) -> None:
         rest = {n: x for n, x in given.items() if n not in tensors}
         return Recorded.apply(rest, tuple(tensors), *tensors.values())
 
-    LIBRARY.impl(name, run, "Autograd", with_keyset=False)
+    LIBRARY.impl(name, run, "Autograd", with_keyset=True)
 
 
 def _autocast(name: str, device: str) -> None:
@@ -174,7 +191,7 @@ def _batched(name: str) -> None:
 for _name, (_schema, _compute, _fake) in TABLE.items():
     _define(_name, _schema, _compute, _fake)
     if _name != "grouped_outer":
-        _differentiate(_name)
+        _differentiate(_name, _computed(_compute))
         _autocast(_name, "CPU")
         _autocast(_name, "CUDA")
         _batched(_name)
