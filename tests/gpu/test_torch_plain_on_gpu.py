@@ -10,9 +10,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from tilemma.torch import registration  # noqa: E402
 from tilemma.torch.layers import KINDS, Linear  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -66,6 +68,21 @@ def test_modes_and_transforms_see_the_operators(kind: str) -> None:
     assert near(torch.vmap(layer)(x[None].expand(3, -1, -1)), wanted.expand(3, -1, -1))
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), wanted)
+
+
+@torch.no_grad()
+def test_the_first_call_may_be_one_of_a_mode() -> None:
+    """Tensors that are made in a mode are no plain ones."""
+    layer, x = layer_of("bf16")
+    for mode in (FakeTensorMode(allow_non_fake_inputs=True), Seen()):
+        registration._plain_keys.cache_clear()
+        with mode:
+            layer(x)
+        for _ in range(2):
+            with Seen() as seen:
+                layer(x)
+            assert any(n.startswith("tilemma.") for n in seen.names)
+        assert not isinstance(layer(x), FakeTensor)
 
 
 @torch.no_grad()

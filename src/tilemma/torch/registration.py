@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -89,9 +91,18 @@ def _on_one_device(name: str, fake: Callable[..., Tensor]) -> Callable[..., Tens
 
 @cache
 def _plain_keys(device: str) -> int:
-    """The dispatch keys of plain tensors, as bits."""
-    bits: int = torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
-    return bits
+    """The dispatch keys of plain tensors, as bits; 0 where torch does not say."""
+    found = [0]
+
+    def ask() -> None:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            found[0] = torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+
+    # Modes, in which tensors are of other kinds, are those of a thread: a new one has none.
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def _is_plain(keys: Any, values: tuple[Any, ...]) -> bool:
