@@ -149,13 +149,13 @@ ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 CARRIED = 35.0
 # The cost of launching clusters: their blocks start together, and none ends before the others.  The share of the
 # time that blocks which share tiles wait for each other.
-CLUSTER, SHARING = 2e-06, 0.073
+CLUSTER, SHARING = 2.7e-06, 0.024
 # A launch, filling the ring once, and a store of one byte of the result by one block, for products of other forms.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
-# The same of a tile here: before its first step, and to store a byte.
-START, STORED = 3.9e-07, 5.25e-11
+# The same of a tile here: before its first step, and to store a byte by TMA and from registers.
+START, STORED, DIRECT = 3.2e-07, 3e-11, 6e-11
 # Adding parts: a launch, and bytes a second.
-ADD, ADD_RATE = 1.75e-06, 5300000000000.0
+ADD, ADD_RATE = 1.5e-06, 6400000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
 SCATTERED = 20e-12
 # Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, the events, and at
@@ -171,15 +171,15 @@ BOOST = 0.2
 # The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
 # between them, at this share of the cost of reading it from memory; of split products, whose tiles are few, at the
 # second.
-CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.2, 0.34, 0.38
+CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.22, 0.33, 0.386
 # Bytes in flight that saturate memory, and the number above which further ones slow memory down.
-FLIGHT, MOST_FLIGHT = 7400000.0, 14.5e6
+FLIGHT, MOST_FLIGHT = 7700000.0, 14.5e6
 # Nanoseconds that TMA takes in one SM for a line from memory, from the L2 cache, and of zeros beyond an edge.
-FROM_MEMORY, FROM_CACHE, FILLED = 1.9, 0.55, 6.3
+FROM_MEMORY, FROM_CACHE, FILLED = 1.9, 0.507, 6.37
 # How much longer a step takes at most if the ring is short; bytes along K of a ring that is not.
-SHORT, DEEP = 0.3, 512
+SHORT, DEEP = 0.365, 512
 # How much longer TMA takes for each stage less than these.
-SHALLOW, FEW = 0.22, 4
+SHALLOW, FEW = 0.288, 4
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
@@ -313,8 +313,9 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     steps = cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy, filled)
     step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
-    begin, byte = (FILL, STORE) if p.grouped else (START, STORED)
-    store = rows * columns * stored * byte * (1 if plan.store == "tma" or stored == 4 else 1.5)
+    by_tma = plan.store == "tma"
+    begin, byte = (FILL, STORE) if p.grouped else (START, STORED if by_tma else DIRECT)
+    store = rows * columns * stored * byte * (1 if by_tma or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + begin + store)
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     memory = _streamed(p, plan, on, batch * _moved(p, plan, (m, n, k)), tasks, steps)
