@@ -149,13 +149,13 @@ ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 CARRIED = 35.0
 # The cost of launching clusters: their blocks start together, and none ends before the others.  The share of the
 # time that blocks which share tiles wait for each other.
-CLUSTER, SHARING = 2.7e-06, 0.024
+CLUSTER, SHARING = 2.7e-06, 0.025
 # A launch, filling the ring once, and a store of one byte of the result by one block, for products of other forms.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # The same of a tile here: before its first step, and to store a byte by TMA and from registers.
-START, STORED, DIRECT = 3.2e-07, 3e-11, 6e-11
+START, STORED, DIRECT = 3.2e-07, 1.9e-11, 6e-11
 # Adding parts: a launch, and bytes a second.
-ADD, ADD_RATE = 1.5e-06, 6400000000000.0
+ADD, ADD_RATE = 1.5e-06, 5050000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
 SCATTERED = 20e-12
 # Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, the events, and at
@@ -171,15 +171,17 @@ BOOST = 0.2
 # The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
 # between them, at this share of the cost of reading it from memory; of split products, whose tiles are few, at the
 # second.
-CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.22, 0.33, 0.386
+CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.22, 0.358, 0.21
 # Bytes in flight that saturate memory, and the number above which further ones slow memory down.
 FLIGHT, MOST_FLIGHT = 7700000.0, 14.5e6
-# Nanoseconds that TMA takes in one SM for a line from memory, from the L2 cache, and of zeros beyond an edge.
-FROM_MEMORY, FROM_CACHE, FILLED = 1.9, 0.507, 6.37
+# Nanoseconds that TMA takes in one SM for a line from memory, from the L2 cache, and of zeros beyond an edge,
+# while the SM beside it works too; the share of that time where it does not.
+FROM_MEMORY, FROM_CACHE, FILLED = 2.66, 0.4, 5.15
+LONE = 0.7
 # How much longer a step takes at most if the ring is short; bytes along K of a ring that is not.
-SHORT, DEEP = 0.365, 512
+SHORT, DEEP = 0.43, 512
 # How much longer TMA takes for each stage less than these.
-SHALLOW, FEW = 0.288, 4
+SHALLOW, FEW = 0.35, 4
 # Copying to aligned memory reads and writes at this share of the memory's rate.
 PACKING = 0.5
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
@@ -279,10 +281,12 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     high, wide = m / tiles_m, n / tiles_n
     first = high / tiles_n + wide / tiles_m
     rounds = max(1, cdiv(tasks, on.sms))
+    # Two SMs share a path to the L2 cache, which one alone does not fill.
+    each = max(LONE * rounds, cdiv(2 * tasks, on.sms) / 2) * steps * depth * size / LINE * 1e-9
     zeros = (rows - high) * (1 + (tiles_m - 1) / rounds) * math.sqrt(min(1.0, tiles_n / on.sms))
     zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
     lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
-    each = rounds * steps * lines * depth * size / LINE * 1e-9 * (1 + SHALLOW * max(0, FEW - plan.stages))
+    each *= lines * (1 + SHALLOW * max(0, FEW - plan.stages))
     return max(moved / (on.memory * saturated), each)
 
 
