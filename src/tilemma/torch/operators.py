@@ -17,7 +17,7 @@ from tilemma.ops.rounding_kernels import LARGEST, LEAST
 from tilemma.quantized import Quantized
 from tilemma.sparse import Sparse
 
-# The types that a kernel of ours rounds.
+# The types that `rounded` takes.
 _ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 
 
