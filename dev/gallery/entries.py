@@ -167,7 +167,8 @@ ENTRIES = {
         Entry(
             "w4a16",
             "4-bit weights",
-            "An operand that `mma.load` converts in registers; the product of each 128 numbers is summed apart and scaled.",
+            "An operand that `mma.load` converts in registers; the product of each 128 numbers is summed apart "
+            "and scaled.",
             {"m": 16, "n": 64, "k": 128},
             {"m": 33, "n": 70, "k": 202},
             {"m": 67, "n": 1021, "k": 1040},
