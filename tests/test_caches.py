@@ -122,22 +122,32 @@ def test_content_of_files_that_have_just_changed_is_not_kept(
     assert kept()[1] and kept()[1]
 
 
-def test_times_of_whole_seconds_are_not_relied_on(
-    kept: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tenths, kept_now", [(0, False), (3, True)])
+def test_times_of_whole_seconds_alone_are_not_relied_on(
+    tenths: int, kept_now: bool, kept: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As images keep them: two files of one image each may have the same times, sizes and numbers."""
-    stat = os.stat
+    stat, names = os.stat, ("st_size", "st_mtime_ns", "st_dev", "st_ino")
 
-    def of_image(path: Any) -> Any:
+    def rounded(path: Any) -> Any:
         s = stat(path)
-        whole = s.st_ctime_ns // 10**9 * 10**9
-        names = ("st_size", "st_mtime_ns", "st_dev", "st_ino")
+        whole = s.st_ctime_ns // 10**9 * 10**9 + tenths * 10**8
         return SimpleNamespace(st_ctime_ns=whole, **{n: getattr(s, n) for n in names})
 
     monkeypatch.setattr(
-        fingerprint, "os", SimpleNamespace(**{n: getattr(os, n) for n in ("path", "scandir")}, stat=of_image)
+        fingerprint, "os", SimpleNamespace(**{n: getattr(os, n) for n in ("path", "scandir")}, stat=rounded)
     )
-    assert kept()[1] and kept()[1]
+    assert kept()[1] and kept()[1] == (not kept_now)
+
+
+@pytest.mark.parametrize("tenths, kept_now", [(15, False), (25, True)])
+def test_content_is_kept_two_seconds_after_a_change(
+    tenths: int, kept_now: bool, tree: Path, kept: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems count time in steps of up to two seconds."""
+    last = max(os.stat(p).st_ctime_ns for p in tree.rglob("*") if p.is_file())
+    monkeypatch.setattr(fingerprint, "time", SimpleNamespace(time_ns=lambda: last + tenths * 10**8))
+    assert kept()[1] and kept()[1] == (not kept_now)
 
 
 @pytest.mark.parametrize("module", [np, ml_dtypes])

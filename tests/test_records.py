@@ -158,3 +158,15 @@ def test_a_record_without_fields_takes_no_arguments() -> None:
     assert Nothing() == Nothing() and len({Nothing(), Nothing()}) == 1
     with pytest.raises(TypeError):
         Nothing(1)
+
+
+def test_a_record_without_docstring_is_described_by_its_name() -> None:
+    @record
+    class Bare:
+        x: int
+
+    @record
+    class Described:
+        """A thing."""
+
+    assert (Bare.__doc__, Described.__doc__) == ("Bare", "A thing.")

@@ -92,7 +92,6 @@ def _initialiser(cls: type[Any], frozen: bool) -> Callable[..., None]:
     made = FunctionType(code, scope, "__init__", tuple(f.default for f in positional))
     made.__kwdefaults__ = {f.name: f.default for f in defaults if f.kw_only}
     made.__qualname__ = f"{cls.__qualname__}.__init__"
-    made.__module__ = __name__
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tilemma.lang.evaluation import Evaluation
+from tilemma.lang.evaluation import Evaluation, _inside
 
 
 class Thing:
@@ -150,3 +150,55 @@ def test_a_binding_that_may_not_have_been_reached_leaves_the_one_before(inner: s
     found = Evaluation(lambda value: isinstance(value, ast.List))
     found.statements(ast.parse(f"x = y\n{inner}\nx += z").body)
     assert [(e.name, e.bound) for e in found.events][-2:] == [("z", False), ("x", True)]
+
+
+def test_the_statements_inside_are_found_without_their_expressions() -> None:
+    """Statements of every kind, in each place that a statement may have."""
+    text = """
+def outer(a=lambda x: x):
+    async def inner():
+        async for i in a:
+            b = [k for k in i if (c := k)]
+        else:
+            d: int = 1
+        async with a as e, a as f:
+            g = 1
+    class H:
+        i: int = 0
+        j = 1
+    while a:
+        k = 1
+        continue
+    else:
+        l = 1
+    try:
+        m = 1
+    except ValueError as n:
+        o = 1
+    else:
+        p = 1
+    finally:
+        q = 1
+    try:
+        r = 1
+    except* OSError:
+        s = 1
+    match a:
+        case [t, *u] if t:
+            v = 1
+        case {"w": 1, **x}:
+            y = 1
+    if a:
+        z = 1
+    elif b:
+        aa = 1
+    else:
+        for ab in a:
+            ac = ad = 1
+    return a
+"""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.stmt, ast.Module)):
+            found = [id(n) for n in _inside(node) if isinstance(n, ast.stmt)]
+            assert len(found) == len(set(found))
+            assert set(found) == {id(n) for n in ast.walk(node) if isinstance(n, ast.stmt)}
