@@ -159,6 +159,14 @@ def test_single_vectors_and_the_weight(kind: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
     with pytest.raises(AttributeError, match="other"):
         _ = layer.other
+    # Models tie weights by assignment.
+    tied = nn.Linear(64, 24).to(torch.bfloat16)
+    layer.weight = tied.weight
+    tied.bias = layer.bias
+    assert torch.equal(layer(x), Linear.of(tied, kind)(x))
+    if kind in ("s4", "2:4"):
+        with pytest.raises(RuntimeError, match="shape"):
+            layer.weight = nn.Parameter(torch.zeros(3, 3))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -109,6 +109,13 @@ class Linear(nn.Module):
             return self.dense().to(self.dtype)
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A ``weight`` for these kinds is stored as one of a state dict is; others are assigned."""
+        if name == "weight" and self.__dict__.get("kind") in ("s4", "2:4") and isinstance(value, Tensor):
+            self.load_state_dict({name: value.detach()}, strict=False)
+        else:
+            super().__setattr__(name, value)
+
     def forward(self, x: Tensor) -> Tensor:
         """[.., out_features] of [.., in_features]."""
         return self._rows(x[None])[0] if x.dim() == 1 else self._rows(x)
