@@ -22,6 +22,7 @@ from tilemma.machine.memory import word_views
 from tilemma.machine.native import encode, frames, library
 from tilemma.machine.native.blocks import PlainAccess
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
+from tilemma.machine.provenance import Layouts
 from tilemma.machine.register_checks import Checks
 from tilemma.machine.serialised import serialised
 from tilemma.machine.state import CLASS_DTYPE
@@ -124,6 +125,8 @@ class Program:
     # Those of the last whose origin is recorded; moves to them: step, its wrapper and what that wraps.
     followed: frozenset[int] = frozenset()
     moves: list[tuple[Step, Callable[..., Any], Callable[..., Any]]] = field(default_factory=list)
+    # Tiles in which its matrix instructions found nothing wrong.
+    layouts: Layouts = field(default_factory=Layouts)
     # Runs so far, and what `count_run` has replaced.
     runs: int = 0
     before: tuple[Any, ...] | None = None

@@ -13,7 +13,7 @@ systematic, so only the first executions of each instruction are checked.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,11 +126,49 @@ def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> 
     tile = _fragment_origin(fragment, held, size)
     if letter == "B":
         tile = np.ascontiguousarray(tile.T)
-    regular = _regular_at(w, tile, np.arange(tile.size), 0, tile.shape)
-    if regular is not None:
-        w.regular_tiles[key] = held, regular
-        return regular
-    return check_tile(w, ins, letter, tile)
+    regular, contraction = w.cta.machine.program.layouts.find(w, ins, letter, tile)
+    if regular:
+        w.regular_tiles[key] = held, contraction
+    return contraction
+
+
+# Tiles that a program keeps.
+_LAYOUTS = 4096
+
+
+class Layouts:
+    """What was found about tiles of global addresses in which nothing is wrong: each run reads the same ones."""
+
+    def __init__(self) -> None:
+        # By letter and addresses: one address, the array there, whether the tile is regular, its contraction.
+        self._found: dict[Any, tuple[int, Any, bool, Contraction | None]] = {}
+        self.reports = 0
+
+    def find(self, w: Any, ins: Any, letter: str, tile: Any) -> tuple[bool, Contraction | None]:
+        """Whether ``tile`` is regular, and its contraction; reports what is wrong with it."""
+        memory, key = w.cta.machine.memory, (letter, tile.shape, tile.tobytes())
+        found = self._found.get(key)
+        if found is not None:
+            address, facts, regular, contraction = found
+            array = memory.find(address)
+            if _facts(array) == facts:
+                if contraction is not None and contraction.allocation is not array:
+                    contraction = replace(contraction, allocation=array)
+                return regular, contraction
+        reports, here = self.reports, _regular_at(w, tile)
+        contraction = check_tile(w, ins, letter, tile) if here is None else here
+        if self.reports == reports:
+            if len(self._found) == _LAYOUTS:
+                self._found.clear()
+            known = tile[tile > 0]
+            address = int(known[0]) if len(known) else 0
+            self._found[key] = address, _facts(memory.find(address)), here is not None, contraction
+        return here is not None, contraction
+
+
+def _facts(array: Allocation | None) -> Any:
+    """What the layout of tiles depends on."""
+    return array and (array.base, array.size, array.shape, array.strides, array.itemsize)
 
 
 def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]) -> list[Contraction | None]:
@@ -146,19 +184,18 @@ def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]
 
 def _check_memory(w: Any, ins: Any, shared: Any, letter: str, at: Any, moved: int) -> Contraction | None:
     """`check_tile` of a tile in shared memory."""
-    regular = _regular_at(w, shared.origin, at, moved, at.shape)
-    return check_tile(w, ins, letter, shared.origin[at + moved]) if regular is None else regular
+    tile = shared.origin[moved:].take(at)
+    return w.cta.machine.program.layouts.find(w, ins, letter, tile)[1]
 
 
-def _regular_at(w: Any, origin: Any, at: Any, moved: int, shape: tuple[int, int]) -> Contraction | None:
-    """`_regular` of the tile that is at the places ``at + moved`` of ``origin``, by the native library."""
+def _regular_at(w: Any, tile: Any) -> Contraction | None:
+    """`_regular` of a tile, by the native library."""
     native = w.cta.machine.native
     if native is None:
         return None
-    row, column = np.empty(shape[1], np.int64), np.empty(shape[0], np.int64)
-    if not native.regular_tile(
-        address_of(origin), address_of(at), moved, *shape, address_of(row), address_of(column)
-    ):
+    rows, columns = tile.shape
+    row, column = np.empty(columns, np.int64), np.empty(rows, np.int64)
+    if not native.regular_tile(address_of(tile), rows, columns, address_of(row), address_of(column)):
         return None
     allocation = w.cta.machine.memory.find(int(row[0]))
     if allocation is None or not _has_coordinates(allocation) or not _all_inside(allocation, row, column):
@@ -357,4 +394,5 @@ def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, in
 
 def say(w: Any, ins: Any, letter: str, allocation: Allocation, what: str) -> None:
     """Report that an operand is no tile of an array."""
+    w.cta.machine.program.layouts.reports += 1
     w.report(OperandLayout, ins, operand=letter, array=allocation.name, what=what)

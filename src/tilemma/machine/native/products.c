@@ -96,15 +96,12 @@ int64_t async_read(Shared *s, const Events *e, const int64_t *units, int64_t del
 
 /* Whether the origins of a tile are all known, and each is a step of its row plus one of its column: then the first
  * row and the first column are given back. */
-int64_t regular_tile(const int64_t *origin, const int64_t *at, int64_t delta, int64_t rows, int64_t columns,
-                     int64_t *row, int64_t *column) {
-  for (int64_t k = 0; k < columns; k++) row[k] = origin[at[k] + delta];
-  for (int64_t i = 0; i < rows; i++) {
-    column[i] = origin[at[i * columns] + delta];
-    for (int64_t k = 0; k < columns; k++) {
-      int64_t here = origin[at[i * columns + k] + delta];
-      if (here <= 0 || here != column[i] + row[k] - row[0]) return 0;
-    }
+int64_t regular_tile(const int64_t *origin, int64_t rows, int64_t columns, int64_t *row, int64_t *column) {
+  memcpy(row, origin, columns * sizeof *row);
+  for (int64_t i = 0; i < rows; i++, origin += columns) {
+    column[i] = origin[0];
+    for (int64_t k = 0; k < columns; k++)
+      if (origin[k] <= 0 || origin[k] != column[i] + row[k] - row[0]) return 0;
   }
   return 1;
 }

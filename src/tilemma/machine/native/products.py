@@ -83,7 +83,7 @@ def declare(native: Any) -> None:
     native.knowledge_of.argtypes = (pointer, number, number, number, pointer, number)
     native.async_read.argtypes = (*(pointer,) * 3, *(number,) * 3, pointer, *(number,) * 3)
     native.async_read.restype = number
-    native.regular_tile.argtypes = (pointer, pointer, *(number,) * 3, pointer, pointer)
+    native.regular_tile.argtypes = (pointer, number, number, pointer, pointer)
     native.regular_tile.restype = number
     native.move_elements.argtypes = (*(pointer,) * 3, number, number, pointer, pointer)
     for function in (
