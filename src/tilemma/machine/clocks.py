@@ -256,9 +256,15 @@ class Clocks:
     def learn(self, rows: Rows, column: Any, clock: Any, *, fenced: bool = True) -> None:
         """Set the clock of ``column`` (one or one each) that ``rows`` have seen to ``clock``, in both proxies if
         ``fenced``."""
+        tables = (self.seen, self.fenced) if fenced else (self.seen,)
         if isinstance(rows, slice):
+            if isinstance(column, int):
+                for table in tables:
+                    part = table[rows, column]
+                    np.maximum(part, clock, out=part)
+                return
             rows = np.arange(rows.start, rows.stop)
-        for table in (self.seen, self.fenced) if fenced else (self.seen,):
+        for table in tables:
             table[rows, column] = np.maximum(table[rows, column], clock)
 
 

@@ -159,7 +159,7 @@ class SharedMemory:
         at, stride = address_of(self.lasts), self.lasts.strides[0]
         record = self.record
         record.reads, record.readers, record.stride = address_of(self._reads), number + 1, self._reads.shape[1]
-        record.last, record.wgmma = at, at + stride
+        record.last, record.wgmma, record.rooms = at, at + stride, len(self._reads)
         return reader
 
     def origins(self) -> npt.NDArray[np.int64]:

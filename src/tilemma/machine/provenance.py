@@ -126,7 +126,8 @@ def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> 
     tile = _fragment_origin(fragment, held, size)
     if letter == "B":
         tile = np.ascontiguousarray(tile.T)
-    regular, contraction = w.cta.machine.program.layouts.find(w, ins, letter, tile)
+    layouts: Layouts = w.cta.machine.program.layouts
+    regular, contraction = layouts.find(w, ins, letter, tile)
     if regular:
         w.regular_tiles[key] = held, contraction
     return contraction
@@ -184,8 +185,8 @@ def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]
 
 def _check_memory(w: Any, ins: Any, shared: Any, letter: str, at: Any, moved: int) -> Contraction | None:
     """`check_tile` of a tile in shared memory."""
-    tile = shared.origin[moved:].take(at)
-    return w.cta.machine.program.layouts.find(w, ins, letter, tile)[1]
+    layouts: Layouts = w.cta.machine.program.layouts
+    return layouts.find(w, ins, letter, shared.origin[moved:].take(at))[1]
 
 
 def _regular_at(w: Any, tile: Any) -> Contraction | None:

@@ -6,6 +6,7 @@ the bytes move when the scheduler completes the agent.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -311,8 +312,17 @@ def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool, im2col: 
 def _transfer(image: Any, corner: list[int], offsets: list[int], address: int) -> tuple[Any, Any]:
     """The byte offsets in the tensor and the shared addresses that a copy in the map's mode moves between."""
     if image.corners is None:
-        return tensormap.box_transfer(image, corner, address)
+        return _box(image, tuple(corner), address)
     return tensormap.column_transfer(image, corner, offsets or [0] * (image.rank - 2), address)
+
+
+@lru_cache(64)
+def _box(image: Any, corner: tuple[int, ...], address: int) -> tuple[Any, Any]:
+    """`box_transfer`: each schedule moves the same boxes."""
+    found = tensormap.box_transfer(image, corner, address)
+    for array in found:
+        array.setflags(write=False)
+    return found
 
 
 def load_box(

@@ -5,6 +5,7 @@ A wait by one warp waits for the commit group of its warpgroup: ``wgmma_operatio
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from tilemma.machine import catalogue as hz
@@ -25,7 +26,12 @@ def mma_async(d: Decoder) -> None:
     ins = d.ins
     registers = [*form.d_ids, *form.a_ids]
     every = frozenset(registers)
-    index = len(d.program.steps)
+    index, program = len(d.program.steps), d.program
+
+    @cache
+    def unsure() -> list[int]:
+        """Registers of D that may be undefined here; known when the whole program has been decoded."""
+        return list(program.steps[index].maybe_undefined & form.d_set)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -36,8 +42,7 @@ def mma_async(d: Decoder) -> None:
         w.fence_open = False
         scale = form.scales(w)
         if scale:
-            undefined = w.cta.machine.program.steps[index].maybe_undefined & form.d_set
-            for r in undefined:
+            for r in unsure():
                 known = w.defined.get(r)
                 if known is not ALL_LANES and (known is None or not known.all()):
                     report_undefined(w, ins, r, form.names[r], range(32))
@@ -176,6 +181,8 @@ def wait(d: Decoder) -> None:
         clocks = w.cta.cluster.clocks
         clocks.learn(w.rows_of(m), group.column, number)
         clocks.learn(w.rows_of(m), group.column + 1 + w.index % 4, number)
+        if group.issued[w.index] <= end:
+            w.in_flight.clear()
         for r in [r for r, issue in w.in_flight.items() if issue.serial < end]:
             del w.in_flight[r]
         w.record.in_flight = bool(w.in_flight)

@@ -27,6 +27,7 @@ by how many 128-byte lines, and is taken off the line number before the XOR.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -56,6 +57,7 @@ class SmemDescriptor:
     reserved: int = 0
 
 
+@lru_cache(4096)
 def decode(desc: int) -> SmemDescriptor:
     """The fields of a 64-bit descriptor."""
     return SmemDescriptor(

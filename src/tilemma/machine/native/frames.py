@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY,
 ) = range(15)  # fmt: skip
 # What the log of operations in flight says.
-_ISSUED, _COMPLETED, _COMMITTED, _AWAITED = range(4)
+_ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ = range(5)
 # How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
 # an operation is to be completed or a wait to time out, where only starved warps are left, where none is ready.
 STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE = range(9)
@@ -282,11 +282,11 @@ class Runner:
                 at += 1
 
     def _enter_operations(self, frames: Sequence[Frame]) -> None:
-        """Repeat what the library has done with copies and their groups."""
+        """Repeat what the library has done with copies, their groups and the readers of shared memory."""
         machine, at = self.machine, 0
         pending = machine.pending
         for entry in self.log[: self.queue.logged]:
-            kind, value = entry & 3, entry >> 2
+            kind, value = entry & 7, entry >> 3
             if kind == _COMPLETED:
                 agent = pending.pop(value)
                 machine.polls = 0
@@ -304,8 +304,11 @@ class Runner:
                 at += 1
             elif kind == _COMMITTED:
                 frames[value].w.copies.has_committed()
-            else:
+            elif kind == _AWAITED:
                 frames[value >> 32].w.copies.has_awaited(value & 0xFFFFFFFF)
+            else:
+                w = frames[value].w
+                w.reader = w.cta.shared.reader_of(w.row)
 
     def counts(self) -> list[tuple[str, Any, tuple[int, int, int]]]:
         """Kind of note, instruction, and executions, surplus and worst, of each access that C has made; once."""

@@ -178,6 +178,17 @@ static int multiplied(const Grid *g, const Warp *w, int64_t pc, const Products *
   return 1;
 }
 
+/* Whether the warp is a reader of its CTA's shared memory, if need be from now on. */
+static int reads_shared(const Grid *g, const Frame *f) {
+  Warp *w = (Warp *)f->warp;
+  Shared *s = w->shared;
+  if (w->reader >= 0) return 1;
+  if (s->readers == s->rooms || !has_room(g->queue)) return 0;
+  w->reader = s->readers++;
+  entered(g->queue, FIRST_READ, f->index);
+  return 1;
+}
+
 /* Whether the access has been made. */
 static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
   const Warp *w = f->warp;
@@ -187,7 +198,7 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
   int64_t event = w->events->count << 5, now = now_of(w), extra;
   switch (s->kind) {
     case SHARED_LOAD:
-      if (w->reader < 0) return 0;
+      if (!reads_shared(g, f)) return 0;
       extra = shared_load(w, x, w->floor, event, m);
       if (extra < 0) return 0;
       if (shared->last_read < event + 31) shared->last_read = event + 31;
@@ -200,7 +211,7 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
       g->progress++;
       break;
     case MATRIX_LOAD:
-      if (w->reader < 0 || w->known_column < 0 || m) return 0;
+      if (w->known_column < 0 || m || !reads_shared(g, f)) return 0;
       extra = matrix_load(w, x, w->floor, event, s->lanes, s->halves, g->origins + 64 * g->registers);
       if (extra < 0) return 0;
       know_collective(w, now);

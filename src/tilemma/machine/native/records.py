@@ -22,7 +22,7 @@ ClockRecord = _record("ClockRecord", "seen capacity fenced used now foreign")
 EventRecord = _record("EventRecord", "column clock alone made collective count capacity")
 SharedRecord = _record(
     "SharedRecord",
-    "base limit data writer reads readers stride last wgmma origin low high last_write last_read",
+    "base limit data writer reads readers stride last wgmma origin low high last_write last_read rooms",
 )
 # `floor`: shared accesses up to this event are ordered before the warp.  `known_clock`: up to it the lanes know of
 # its collective reads, in `known_column`.  `copies`: the column of its cp.async, or -1.
