@@ -59,6 +59,8 @@ class Table:
         # Kind of event and of note, and the registers of an ldmatrix, by step.
         self.events: dict[int, tuple[str, str, tuple[int, ...]]] = {}
         self.matrices = self.copies = False
+        # The steps refer to them.
+        self._products: list[TileProduct] = []
         for at, step in enumerate(steps):
             guard = -1 if step.guard < 0 else step.guard << 1 | step.negated
             segment = program.segments[at]
@@ -76,6 +78,7 @@ class Table:
                 self.array[at] = kind, 0, guard, step.barrier, 0, 0, 0
             elif (product := _product(program, at)) is not None:
                 self.array[at] = MULTIPLY, 0, guard, 0, product.block, 0, 0
+                self._products.append(product)
             elif step.plain is not None and _untracked(step.plain, program.followed):
                 self._access(at, guard, step)
         self.kinds: list[int] = self.array[:, 0].tolist()
