@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from differential import agree, croqtile_kernel, python_kernel
 
+from tilemma.errors import CompileError
 from tilemma.ir.checks import ScaleShape
 
 CO = """
@@ -407,3 +408,47 @@ def test_an_integer_sum_over_more_than_a_block_of_k_is_rounded_once(k: int) -> N
             c = np.zeros((16, 16), np.int32)
             kernel.on(**target)(a=a, b=b, v=v, c=c)
             np.testing.assert_array_equal(c, wanted)
+
+
+SCALED_F64 = (
+    """
+__co__ void f(global f64 [16, 16] a, global f64 [8, 16] b, global f64 [16, 8] c) {
+  parallel p by 1 : block, g by 1 : group {
+    mc = mma.fill.f64 0.0;
+    mma.row.row.scale mc, a, b, SCALE, 0.3;
+    mma.store mc, c;
+  }
+}
+""",
+    """
+@tm.kernel
+def f(a: tm.Global["f64", 16, 16], b: tm.Global["f64", 8, 16], c: tm.Global["f64", 16, 8]):
+    for p in parallel(1, level="block"):
+        for g in parallel(1, level="group"):
+            mc = mma.fill(0.0, "f64")
+            mma.row.row.scale(mc, mma.load(a), mma.load(b), SCALE, 0.3)
+            mma.store(mc, c)
+""",
+)
+
+
+def test_numbers_scale_a_sum_of_f64_without_a_rounding_to_f32() -> None:
+    for n, make in enumerate((croqtile_kernel, python_kernel)):
+        text = SCALED_F64[n].replace("SCALE", "0.1").replace("scale mc, a, b", "scale mc, x, y")
+        text = text.replace(
+            "    mma.row.row.scale mc, x", "    x = mma.load a; y = mma.load b;\n    mma.row.row.scale mc, x"
+        )
+        for target in ({"target": "cpu"}, {"target": "machine", "arch": "sm_80"}):
+            c = np.zeros((16, 8))
+            make(text).on(**target)(a=np.ones((16, 16)), b=np.ones((8, 16)), c=c)
+            assert (c == 16 * (0.1 * 0.3)).all()
+
+
+def test_a_number_beyond_the_type_of_the_scales_is_refused() -> None:
+    for n, make in enumerate((croqtile_kernel, python_kernel)):
+        text = (CO, PYTHON)[n].format(
+            t="f16", d="f32", m=16, k=32, level="group", span="M, 1", dims='"M", 1',
+            co="mma.row.row.scale mc, ma, mb, 1e300, 1.0;", python="mma.row.row.scale(mc, ma, mb, 1e300, 1.0)",
+        )  # fmt: skip
+        with pytest.raises(CompileError, match="no value of f32"):
+            make(text).compile(arch="sm_80")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from tilemma.arithmetic.sparsity import ORDERS
-from tilemma.dtypes import DType
+from tilemma.dtypes import DType, f64
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.element_work import Known
+from tilemma.ir.expr import Const
 from tilemma.ir.lane_registers import multiply, option_of_lane_multiply
 from tilemma.ir.refusals import WrongValue, multiply_into_buffer
 from tilemma.ir.tile import Commit, MmaWait, ScaleMma
@@ -371,6 +372,9 @@ def _filling(x: Any, dtype: DType | None) -> Any:
 def _scales(what: str, *given: Any) -> dict[str, Any]:
     """The fields for the two scales of a multiply."""
     a, b = (tile_of(x, what, "scale") if isinstance(x, _TILES) else scalars.number(x, what) for x in given)
+    if not any(isinstance(x, scalars.Value) for x in given):
+        # Constants have no rounding before that to the type of the sum.
+        a, b = (Const(float(x.value), f64) if isinstance(x, Const) else x for x in (a, b))
     return builder(what).scales(a, b)
 
 

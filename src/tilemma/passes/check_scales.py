@@ -6,9 +6,13 @@ the last `mma.scale`: each of these *ends* the sum.  A read does not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from tilemma.dtypes import f32, f64
 from tilemma.errors import CompileError, Note
 from tilemma.ir import tile as t
-from tilemma.ir.expr import value_of
+from tilemma.ir.checks import checked_constant
+from tilemma.ir.expr import Binary, Const, Expr, value_of
 from tilemma.ir.walk import bodies, jumps, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
@@ -29,10 +33,26 @@ class CheckScales:
     """Changes nothing.  Loops are taken to run, and each branch of an `if` is taken to be possible."""
 
     def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
-        """Raises ScaleWithoutProducts."""
+        """Raises ScaleWithoutProducts, or ConstantValue for a number that is none of the type of the scales."""
+        types = {op.name: op.dtype for op in walk(kernel.body) if isinstance(op, t.DeclareFragment)}
+        for op in walk(kernel.body):
+            if isinstance(op, (t.Mma, t.ScaleMma)) and op.factor is not None:
+                wide = types.get(op.acc.name) is f64
+                for number in _constants(op.factor):
+                    checked_constant(number, f64 if wide else f32, op.span)
         for acc in dict.fromkeys(op.acc for op in walk(kernel.body) if isinstance(op, t.ScaleMma)):
             _follow(kernel.body, acc, None)
         return kernel
+
+
+def _constants(factor: Expr) -> Iterator[Expr]:
+    """The numbers that ``factor`` is a product of, and the product of two that are constants."""
+    if isinstance(factor, Binary) and factor.op == "mul":
+        yield from (factor.a, factor.b)
+        if isinstance(factor.a, Const) and isinstance(factor.b, Const):
+            yield Const(float(factor.a.value) * float(factor.b.value), factor.type)
+    else:
+        yield factor
 
 
 def accumulators_used(op: t.Op) -> tuple[t.FragmentRef, ...]:
