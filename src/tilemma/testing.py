@@ -245,6 +245,7 @@ def error_bound(
       partial sums of split-K and of several accumulators (one more addition for each).
     - An H200 keeps 25 bits below the largest exponent of 16-bit operands, 13 of 8-bit ones in a wgmma (measured,
       see docs/machine.md), where n = 16 and 32: u = 2^-13 for fp8, and the bound above holds for the others.
+      m8n8k4 of f16 is scalar code there: each addition of f32 is rounded to nearest.
     - f16 accumulators round once a step to 11 bits: K/4 truncations of 2^-10 in tensor cores, or K
       roundings of 2^-11 in scalar code, so K/2 + 4 steps of u = 2^-10, besides the inner additions; near
       zero each loses at most 2^-24.  If S can pass 65504, a partial sum can be infinite: the bound is too.

@@ -82,3 +82,27 @@ def test_sums_are_within_the_bound(kind: sums.Kind, t: str, acc: str) -> None:
         total = sums.multiply(kind, a[:, k : k + deep], b[k : k + deep], total, t, t, acc)
     bound = testing.error_bound(a, b, acc=acc, out=acc, operands=t)
     assert testing.share_of_bound(total, a.astype(np.float64) @ b.astype(np.float64), bound) <= 1
+
+
+@pytest.mark.parametrize("acc", ["f32", "f16"])
+def test_sums_of_quad_pairs_are_within_the_bound(acc: str) -> None:
+    """m8n8k4 of f16: every addition is one of f32, rounded to nearest; onto f16 a step rounds once."""
+    a, b = testing.random_array((16, 512), "f16", 1), testing.random_array((512, 8), "f16", 2)
+    total = np.zeros((16, 8), np.float32 if acc == "f32" else np.float16)
+    for k in range(0, 512, 4):
+        total = sums.quad_pairs(a[:, k : k + 4], b[k : k + 4], total, acc)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert (np.abs(total.astype(np.float64) - exact) <= testing.error_bound(a, b, acc, acc)).all()
+
+
+def test_products_of_quad_pairs_are_a_chain_from_zero() -> None:
+    """Onto f32 the four products are summed first, onto f16 two by two onto C."""
+    a = np.array([[1.0, 2.0**-12, -1.0, 0.0]], np.float16)
+    b = np.array([[1.0], [2.0**-14], [1.0], [0.0]], np.float16)
+    zero = np.zeros((1, 1), np.float32)
+    assert sums.quad_pairs(a, b, zero, "f32")[0, 0] == 0.0  # 1 + 2^-26 is 1 in f32
+    assert sums.quad_pairs(a[:, [0, 2, 1, 3]], b[[0, 2, 1, 3]], zero, "f32")[0, 0] == 2.0**-26
+    large = np.full((1, 1), 2048.0, np.float16)
+    ones = np.ones((4, 1), np.float16)
+    # Rounded to f16 once, behind all four products.
+    assert sums.quad_pairs(np.ones((1, 4), np.float16), ones, large, "f16")[0, 0] == 2052.0
