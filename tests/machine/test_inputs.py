@@ -268,3 +268,23 @@ def test_the_entry_that_is_wanted_is_read_as_among_all_others() -> None:
     location = located.entries["b"].instructions[0].location
     assert location is not None
     assert (location.file, location.line) == ("a.cu", 7)
+
+
+@pytest.mark.parametrize("name", [3, {1: 2}, np.zeros(3)])
+def test_the_name_of_the_text_is_text(name: Any) -> None:
+    with pytest.raises(TilemmaError):
+        machine.check("", {}, {}, name=name)
+
+
+def test_an_error_of_the_callers_function_is_the_callers() -> None:
+    ptx = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k() { .reg .b32 %r0; .reg .pred %p0; mov.u32 %r0, 0;
+L: add.u32 %r0, %r0, 1; bar.sync 0; setp.lt.u32 %p0, %r0, 20000; @%p0 bra L; ret; }"""
+
+    def progress(done: float, total: int) -> None:
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        machine.check(ptx, {"grid": 1, "block": 32}, {}, schedules=1, progress=progress)

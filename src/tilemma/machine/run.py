@@ -143,6 +143,14 @@ class Verdict(Displayed):
         }
 
 
+class CallersError(Exception):
+    """``error`` was raised by a function of the caller during a run."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Job:
     """PTX decoded and bound to arguments, to be run any number of times."""
 
@@ -269,6 +277,8 @@ class Job:
             pass
         except TilemmaError as e:
             error = e
+        except CallersError as e:
+            raise e.error from None
         except Exception as e:  # an internal error, reported as one; `cause` keeps it
             error = MachineFailure(entry=b.entry, what=f"{type(e).__name__}: {e}")
             error.cause = error.__cause__ = e
@@ -339,7 +349,10 @@ def _ticks(
 
     def tick(steps: int) -> None:
         expected = instructions / done if done else steps + _FIRST_RUN
-        progress(done + min(steps / max(expected, 1), 0.99), schedules)
+        try:
+            progress(done + min(steps / max(expected, 1), 0.99), schedules)
+        except Exception as e:
+            raise CallersError(e) from e
 
     return tick
 
@@ -376,6 +389,8 @@ def check(
     seed, schedules = options.pop("seed"), options.pop("schedules")
     if progress is not None and not callable(progress):
         raise WrongArgumentType(function="check", name="progress", got=described(progress), wanted="a function")
+    if name is not None and not isinstance(name, str):
+        raise WrongArgumentType(function="check", name="name", got=described(name), wanted="text")
     job = Job(ptx, launch, args, arch, name)
     verdict = Verdict(schedules, entry=job.entry.name, arch=job.arch)
     wanted = call.sample(ctas)

@@ -165,6 +165,7 @@ def test_a_real_driver_is_left_as_it_was() -> None:
 
 WRONG: list[Any] = [
     lambda: tm.machine.triton(len),
+    lambda: tm.machine.triton(sums)(random(9), random(9), 9, BLOCK=16),
     lambda: tm.machine.triton(sums, schedule=3),
     lambda: tm.machine.triton(sums, schedules=0)[1](random(9), random(9), 9, BLOCK=16),
     lambda: tm.machine.triton(sums, arch="h100")[1](random(9), random(9), 9, BLOCK=16),

@@ -134,6 +134,34 @@ def test_a_planted_bug_is_named(bug: str) -> None:
     assert code in {h.code for h in verdict.hazards}, str(verdict)
 
 
+# Kernel, the instruction that is deleted (the first match), and a part of the advice.
+ADVISED = {
+    "bytes that others send": ("features-pass_on", r"mbarrier\.arrive\.expect_tx[^;]*;", "expect_tx"),
+    "bytes of a bulk copy": ("features-bulk_ring", r"mbarrier\.expect_tx[^;]*;", "expect_tx"),
+    "the init of a stage": ("features-staged", r"mbarrier\.init\S* \[%r59\][^;]*;", "mbarrier.init"),
+}
+
+
+@pytest.mark.parametrize(
+    "bug", [pytest.param(b, marks=pytest.mark.slow if b == "bytes of a bulk copy" else ()) for b in ADVISED]
+)
+def test_the_advice_for_a_deleted_instruction_cures(bug: str) -> None:
+    name, pattern, said = ADVISED[bug]
+    case = KERNELS[name]
+    ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
+    at = ptx.index(f".entry {case.entry}(")
+    edited, count = re.subn(pattern, "", ptx[at:], count=1)
+    assert count
+    launch = {"entry": case.entry, "grid": case.grid, "block": case.block, **case.launch}
+    verdict = machine.check(ptx[:at] + edited, launch, case.build()[0], schedules=4, max_steps=100_000)
+    assert not verdict.ok
+    advice = machine.advise(ptx[:at] + edited, launch, case.build()[0], verdict, schedules=5)
+    assert advice is not None and said in advice.text, advice
+    args, wanted = case.build()
+    assert machine.check(advice.ptx, launch, args, schedules=5).ok
+    assert (args["out"] == wanted["out"].reshape(args["out"].shape)).all()
+
+
 WGMMA = r"(wgmma\.mma_async[^;{]*\{[^}]*\},\s*)(%rd\d+)(,\s*)(%rd\d+)([^;]*;)"
 # Kernels whose A, or both operands, step through K by 32 bytes of a row: units of 16 bytes added to a descriptor.
 K_STEPS = {

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from tilemma.dtypes import dtype
 from tilemma.errors import CompileError, TilemmaError, ToolError, described, show_sources_below
@@ -88,6 +88,9 @@ class TritonKernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., Verdict]:
         return lambda *args, **kwargs: launch(self.kernel, grid, args, kwargs, self.settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse("a Triton kernel is called without a grid", "kernel[grid](...)", "write `kernel[(blocks,)](...)`")
 
 
 def launch(kernel: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any], settings: Settings) -> Verdict:

@@ -149,9 +149,15 @@ def inits(p: Problem) -> Iterator[Repair]:
     known += [c for ins in p.listing if ins.parts[0] == "mov" and 0 < (c := immediate(ins, 1) or 0) <= 1024]
     numbers = list(dict.fromkeys([p.threads, 1, *known, p.threads // 32, 32]))[:8]
     for place in [after(o) for o in others[-1:]]:
+        # Stages have the same counts: those of the others, as they stand there.
+        counts = [
+            str(x)
+            for o in others
+            if isinstance(x := o.operands[-1], Register) and o in p.listing.flow(others[-1]).index
+        ]
         for beside in _neighbours(p, others):
-            for n in numbers[:3]:
-                yield insertion(place, f"mbarrier.init.shared::cta.b64 {beside}, {max(1, n)};")
+            for count in dict.fromkeys([*counts, *(str(max(1, n)) for n in numbers[:3])]):
+                yield insertion(place, f"mbarrier.init.shared::cta.b64 {beside}, {count};")
     users = [p.second, *p.having("mbarrier.")][:6]
     addresses: set[str] = set()
     for user in users:
@@ -207,10 +213,16 @@ def tokens(p: Problem) -> Iterator[Repair]:
 def arrivals(p: Problem) -> Iterator[Repair]:
     """A missing arrival: with the bytes of a copy, plain, or by cp.async."""
     for copy, address in _copies(p):
-        sizes = [n for i in range(len(copy.operands)) if (n := immediate(copy, i)) is not None]
+        sizes: list[object] = [n for i in range(len(copy.operands)) if (n := immediate(copy, i)) is not None]
+        sizes += [op for op in copy.operands if isinstance(op, Register)]
         for size in dict.fromkeys([*p.numbers("bytes"), *sizes]):
             for verb in _EXPECT:
                 yield insertion(before(copy), f"{p.guard(copy)}{verb} {address}, {size};")
+    if p.hazard.code == "deadlock":
+        # A thread that sets up an mbarrier may announce the bytes that others send.
+        for ins in p.having("mbarrier.init")[:4]:
+            for size in p.numbers("bytes")[:2]:
+                yield insertion(after(ins), f"{p.guard(ins)}{_EXPECT[0]} {_address(p, ins)}, {size};")
     waited = [a for w in p.having(*_WAITS) if (a := _address(p, w))]
     known = {p.listing.source(ins)[len(p.guard(ins)) :] for ins in p.having("mbarrier.arrive") if "_" in ins.text}
     texts = [*sorted(known), *(f"mbarrier.arrive.shared::cta.b64 _, {a};" for a in dict.fromkeys(waited))]
