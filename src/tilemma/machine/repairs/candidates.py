@@ -30,6 +30,7 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     "missing-proxy-fence-cp-async": (ordering.proxy_fences,),
     "missing-proxy-fence-global": (ordering.proxy_fences,),
     "missing-proxy-fence-read": (ordering.proxy_fences,),
+    "missing-tensor-map-fence": (ordering.tensor_map_fences,),
     "mbarrier-init-not-visible": (ordering.proxy_fences,),
     "mbarrier-init-not-visible-cta": (ordering.proxy_fences,),
     "uninitialised-shared": (ordering.barriers, *_WAITS, *_COUNTS),

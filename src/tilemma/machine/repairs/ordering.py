@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tilemma.machine.repairs.listing import Edit, Position, Repair, after, before, insertion, unique
 from tilemma.machine.repairs.problem import Problem, immediate
-from tilemma.machine.syntax import Immediate, Instruction
+from tilemma.machine.syntax import Address, Immediate, Instruction, Register
 
 CTA, WARP = "bar.sync 0;", "bar.warp.sync 0xffffffff;"
 _CLUSTER = (
@@ -205,6 +205,20 @@ def proxy_fences(p: Problem) -> Iterator[Repair]:
             yield insertion(place, text)
     for ins in p.having("mbarrier.init"):
         yield insertion(after(ins), p.guard(ins) + "fence.mbarrier_init.release.cluster;")
+
+
+def tensor_map_fences(p: Problem) -> Iterator[Repair]:
+    """A fence of a changed tensor map, where it is copied to global memory or before its use."""
+    fence = "fence.proxy.tensormap::generic.acquire.gpu"
+    for ins in p.having("tensormap.cp_fenceproxy"):
+        source = p.listing.source(ins)
+        address = source[source.index("[") : source.index("]") + 1]
+        yield insertion(after(ins), f"{p.guard(ins)}{fence} {address}, 128;")
+    for operand in p.second.operands:
+        if isinstance(operand, Address) and operand.coordinates is not None and isinstance(operand.base, Register):
+            yield insertion(
+                before(p.second), f"{p.guard(p.second)}{fence} [{operand.base}+{operand.offset}], 128;"
+            )
 
 
 def wgmma_fences(p: Problem) -> Iterator[Repair]:
