@@ -234,22 +234,30 @@ def descriptors(p: Problem) -> Iterator[Repair]:
     """Constants of matrix descriptors with another swizzle or stride (PTX ISA, "Matrix Descriptor Format")."""
     if not any(ins.opcode.startswith("wgmma.mma_async") for ins in p.listing):
         return
+    constants = list(_descriptor_constants(p))
+    # The steps of one operand have one constant.
+    known = dict.fromkeys(value for _, _, value in constants)
+    for ins, written, value in constants:
+        spelled = _spelling(p.listing.source(ins), written)
+        stride = value >> 32 & 0x3FFF
+        changed = [value & ~(3 << 62) | mode << 62 for mode in range(4)]
+        strides = (stride // 2, stride * 2)
+        changed += [value & ~(0x3FFF << 32) | s << 32 for s in strides if 0 < s < 1 << 14]
+        for new in dict.fromkeys([*list(known)[:6], *changed]):
+            if spelled is not None and new != value:
+                words = f"make the descriptor constant of PTX line {ins.line} {new:#x}"
+                yield replaced(p, ins, spelled, str(new - (1 << 64) if new >> 63 else new), words)
+
+
+def _descriptor_constants(p: Problem) -> Iterator[tuple[Instruction, int, int]]:
+    """Instructions with a constant that may be of a descriptor: as written, and its 64 bits."""
     for ins in p.listing:
         if ins.parts[-1] not in ("b64", "s64", "u64") or ins.parts[0] in ("ld", "st", "mul", "mad"):
             continue
         for operand in ins.operands[1:]:
             value = operand.value & ((1 << 64) - 1) if isinstance(operand, Immediate) else 0
-            if value >> 32 == 0 or not isinstance(operand, Immediate):
-                continue
-            spelled = _spelling(p.listing.source(ins), operand.value)
-            stride = value >> 32 & 0x3FFF
-            changed = [value & ~(3 << 62) | mode << 62 for mode in range(4)]
-            strides = (stride // 2, stride * 2)
-            changed += [value & ~(0x3FFF << 32) | s << 32 for s in strides if 0 < s < 1 << 14]
-            for new in changed:
-                if spelled is not None and new != value:
-                    words = f"make the descriptor constant of PTX line {ins.line} {new:#x}"
-                    yield replaced(p, ins, spelled, str(new - (1 << 64) if new >> 63 else new), words)
+            if value >> 32 and isinstance(operand, Immediate):
+                yield ins, operand.value, value
 
 
 def _spelling(text: str, value: int) -> str | None:
