@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from tilemma.arithmetic.convert import constant
 from tilemma.arithmetic.sparsity import ORDERS
-from tilemma.dtypes import DType, f64
+from tilemma.dtypes import DType, f32, f64
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import OPERANDS
 from tilemma.ir.element_work import Known
@@ -369,12 +370,18 @@ def _filling(x: Any, dtype: DType | None) -> Any:
     return scalars.number(x, "mma.fill") if dtype is None else scalars.operand_as(x, dtype, "mma.fill")
 
 
+def _unrounded(x: Any) -> Any:
+    """A constant of f32 that f32 does not hold exactly as one of f64: the type of the sum rounds it."""
+    return (
+        Const(x.value, f64) if isinstance(x, Const) and x.dtype is f32 and constant(x.value, f32) != x.value else x
+    )
+
+
 def _scales(what: str, *given: Any) -> dict[str, Any]:
     """The fields for the two scales of a multiply."""
     a, b = (tile_of(x, what, "scale") if isinstance(x, _TILES) else scalars.number(x, what) for x in given)
     if not any(isinstance(x, scalars.Value) for x in given):
-        # Constants have no rounding before that to the type of the sum.
-        a, b = (Const(float(x.value), f64) if isinstance(x, Const) else x for x in (a, b))
+        a, b = (_unrounded(x) for x in (a, b))
     return builder(what).scales(a, b)
 
 
