@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tilemma.dtypes import dtype
+from tilemma.forking import cached_property
 from tilemma.machine import access, global_access
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
