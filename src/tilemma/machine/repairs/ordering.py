@@ -234,7 +234,7 @@ def descriptors(p: Problem) -> Iterator[Repair]:
     """Constants of matrix descriptors with another swizzle or stride (PTX ISA, "Matrix Descriptor Format")."""
     if not any(ins.opcode.startswith("wgmma.mma_async") for ins in p.listing):
         return
-    constants = list(_descriptor_constants(p))
+    constants = sorted(_descriptor_constants(p), key=lambda c: abs(c[0].line - p.second.line))
     # The steps of one operand have one constant.
     known = dict.fromkeys(value for _, _, value in constants)
     for ins, written, value in constants:
