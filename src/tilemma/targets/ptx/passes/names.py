@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilemma.ir.expr import Expr, Index, substitute, with_bounds
+from tilemma.ir.effects import declared
+from tilemma.ir.expr import Expr, Index, Var, substitute, with_bounds
 from tilemma.ir.tile import Body, For, Op, Parallel
 from tilemma.ir.walk import map_expressions, walk, with_bodies
 from tilemma.records import record
@@ -12,19 +13,13 @@ from tilemma.records import record
 
 @record(slots=False)
 class Names:
-    """The names of indices that a kernel has."""
+    """The names of indices and variables that a kernel has."""
 
     taken: set[str]
 
     @staticmethod
     def of(body: Body) -> Names:
-        found: set[str] = set()
-        for op in walk(body):
-            if isinstance(op, Parallel):
-                found |= {i.name for i in op.indices}
-            elif isinstance(op, For):
-                found.add(op.index.name)
-        return Names(found)
+        return Names({x.name for op in walk(body) for x in declared(op) if isinstance(x, (Index, Var))})
 
     def fresh(self, index: Index) -> Index:
         """``index`` under a name that is not taken yet."""
