@@ -115,6 +115,8 @@ def _names(kernel: Any) -> Iterator[str]:
 
 
 OTHERS = {
+    # Whole tiles, which leave through shared memory: three for each block.
+    "experts": (Case("experts", problem={"rows": (300,) * 94, "n": 256, "k": 72}, blocks=2),),
     # A block without a tile.
     "histogram": (Case("histogram", problem={"n": 4000}),),
     # Sums of more tiles than threads.

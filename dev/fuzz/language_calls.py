@@ -125,6 +125,8 @@ def language() -> list[Function]:
         ("load_matrix_b", tm.load_matrix_b[16, 8, 16], (tile, 0, 0), {}),
         ("load_matrix_c", tm.load_matrix_c[16, 8, 16], (tile, 0, 0), {}),
         ("load_matrix_e", tm.load_matrix_e[16, 8, 32], (tile, 0, 0), {}),
+        ("load_matrix_sfa", tm.load_matrix_sfa[16, 8, 32], (tile, 0, 0), {}),
+        ("load_matrix_sfb", tm.load_matrix_sfb[16, 8, 32], (tile, 0, 0), {}),
         ("store_matrix_d", tm.store_matrix_d[16, 8, 16], (tile, 1, 0, 0), {}),
         ("tile[]=", lambda a, x: a.__setitem__((0, 0), x), (tile, 1.0), {}),
     ]

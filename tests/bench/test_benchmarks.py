@@ -175,7 +175,7 @@ def test_the_page_of_products_shows_what_was_measured() -> None:
     }  # fmt: skip
     about = {"device": "a GPU", "date": "today", "torch": "2", "cuda": "13", "ptxas": "13.5"}
     text = ops_page.table({**about, "rows": [row]})
-    assert "| 16 x 32 x 64 | f16 | 0 | 1.100 (1.375) | 1.500 |  |" in text and "a GPU, today" in text
+    assert "| 16 x 32 x 64 | f16 | 0 | 1.100 (1.375) | 1.500 |\n" in text and "a GPU, today" in text
     older = ops_page.table({**about, "rows": [row, {**row, "group": "small", "date": "yesterday"}]})
     assert "rows of small: yesterday" in older and "rows of" not in text
     page = f"before\n{ops_page.BEGIN}\nold\n{ops_page.END}\nafter"

@@ -49,9 +49,10 @@ def f(a: tm.Global["{a}", 16, {ka}], b: tm.Global["{b}", {k}, 8], e: tm.Global["
 def lane_texts(a: str, b: str, sparse: bool) -> tuple[str, str]:
     k = 64 if sparse else 32
     atom = f"SM120{'_SPARSE' * sparse}_16x8x{k}_F32{LETTERS[a]}{LETTERS[b]}F32_TN_MXF8F6F4"
-    letters = [("u", "sfa", "sa"), ("v", "sfb", "sb"), *([("m", "e", "e")] if sparse else [])]
-    co = [f"{n} = load_matrix_{x}<16, 8, {k}>({y}, 0, 0, atom = {atom});" for n, x, y in letters]
-    python = [f'{n} = tm.load_matrix_{x}[16, 8, {k}]({y}, 0, 0, atom="{atom}")' for n, x, y in letters]
+    letters = [("u", "load_matrix_sfa", "sa"), ("v", "load_matrix_sfb", "sb")]
+    letters += [("m", "load_matrix_e", "e")] * sparse
+    co = [f"{n} = {x}<16, 8, {k}>({y}, 0, 0, atom = {atom});" for n, x, y in letters]
+    python = [f'{n} = tm.{x}[16, 8, {k}]({y}, 0, 0, atom="{atom}")' for n, x, y in letters]
     given: dict[str, Any] = {
         "a": a,
         "b": b,
