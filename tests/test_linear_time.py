@@ -85,6 +85,44 @@ def patterns() -> Iterator[tuple[str, str, int, set[str]]]:
 PATTERNS = list(patterns())
 
 
+REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
+
+
+def parts(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Each operator of a pattern's syntax tree, with its value."""
+    for op, value in tree:
+        yield op, value
+        if op in REPEATS:
+            yield from parts(value[2])
+        elif op is sre.SUBPATTERN:
+            yield from parts(value[3])
+        elif op is sre.BRANCH:
+            for branch in value[1]:
+                yield from parts(branch)
+        elif op is sre.ATOMIC_GROUP:
+            yield from parts(value)
+        elif op in (sre.ASSERT, sre.ASSERT_NOT):
+            yield from parts(value[1])
+
+
+def lost(text: str, flags: int) -> bool:
+    """Whether a possessive repeat has a repeat or a look-around in it: where an item fails there, Python 3.11.0 to
+    3.11.4 go on from that place, and not from the item's start (CPython issue 106052)."""
+    moves = {*REPEATS, sre.ASSERT, sre.ASSERT_NOT}
+    repeats = (value[2] for op, value in parts(parser.parse(text, flags)) if op is sre.POSSESSIVE_REPEAT)
+    return any(op in moves for body in repeats for op, _ in parts(body))
+
+
+@pytest.mark.parametrize("text", [r"(?:[^*]|\*(?!/)x)*+", r"(?:\.\d++)?+"])
+def test_lost_places_are_seen(text: str) -> None:
+    assert lost(text, 0)
+
+
+@pytest.mark.parametrize("place, text, flags", [p[:3] for p in PATTERNS], ids=[p[0] for p in PATTERNS])
+def test_no_place_is_lost_by_an_older_python(place: str, text: str, flags: int) -> None:
+    assert not lost(text, flags), f"{place}: write the outer repeat without `+`"
+
+
 # -- inputs against a pattern
 
 
@@ -130,7 +168,7 @@ def of_one(op: Any, value: Any, flags: int) -> list[str]:
         return samples(value[3], flags)
     if op is sre.ATOMIC_GROUP:
         return samples(value, flags)
-    if op in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+    if op in REPEATS:
         low, _, body = value
         return [t * max(low, 1) for t in samples(body, flags)] + ([""] if low == 0 else [])
     return [""]  # anchors, look-around, back references
@@ -141,7 +179,7 @@ def repeats(tree: Any, flags: int, before: str = "") -> Iterator[tuple[str, str]
     at = before
     for op, value in tree:
         inner = []
-        if op in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+        if op in REPEATS:
             if value[1] > 64:
                 choices = [c for text in samples(value[2], flags) for c in {text, *of_first(value[2], flags)}]
                 yield from ((at, text) for text in dict.fromkeys(choices) if text)

@@ -42,7 +42,7 @@ def disassemble(cubin: Cubin | bytes, *, lines: bool = False) -> str:
 
 
 _INSTRUCTION = re.compile(
-    r"^[ \t]*+/\*[0-9a-f]{4,16}+\*/[ \t]++(?:@!?U?P\w++[ \t]++)?([A-Z][A-Z0-9_]*+)((?:\.\w++)*+)", re.MULTILINE
+    r"^[ \t]*+/\*[0-9a-f]{4,16}+\*/[ \t]++(?:@!?U?P\w++[ \t]++)?([A-Z][A-Z0-9_]*+)((?:\.\w++)*)", re.MULTILINE
 )
 
 

@@ -16,7 +16,7 @@ _PTX = re.compile(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;
 _CPP = re.compile(
     r'(?:asm|__asm__)\s*+(?:volatile|__volatile__)?+\s*+\(\s*+\\?+"\s*+'
     r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;?+(?:\\n|\\t|\s)*+"
-    r'\\?+"[:\s]*+(?:\\?+"memory\\?+"\s*+)?+\)\s*+;?+\s*+'
+    r'\\?+"[:\s]*+(?:\\?+"memory\\?+"\s*+)?\)\s*+;?+\s*+'
 )
 
 

@@ -24,7 +24,7 @@ from tilemma.tools.explain_run import Answers, Questions, answer
 from tilemma.tools.numpy_text import NotComputed, value_of
 from tilemma.tools.problem import BadArgument, memory_limit, whole_number
 
-_ARGUMENT = re.compile(r"(?P<type>\w++)(?:\[(?P<shape>[^\]]*+)\])?+=(?P<value>.+)", re.DOTALL)
+_ARGUMENT = re.compile(r"(?P<type>\w++)(?:\[(?P<shape>[^\]]*+)\])?=(?P<value>.+)", re.DOTALL)
 _TENSOR_MAP = re.compile(r"tma\((?P<inside>.*)\)$", re.DOTALL)
 _WANTED = (
     "TYPE[SHAPE]=VALUE with VALUE `random`, `out`, `zeros`, an .npy file or NumPy text; TYPE=NUMBER; or "

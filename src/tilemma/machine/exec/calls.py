@@ -18,7 +18,7 @@ from tilemma.machine.state import Frame
 from tilemma.machine.syntax import Symbol
 
 # Possessive repeats: none is tried again with fewer characters.
-_FIELD = re.compile(r"%([-+ #0]*+(\d*+)(?:\.(\d++))?+)(hh|h|ll|l|z)?([diuxXoeEfFgGcsp%])")
+_FIELD = re.compile(r"%([-+ #0]*+(\d*+)(?:\.(\d++))?)(hh|h|ll|l|z)?([diuxXoeEfFgGcsp%])")
 # Characters that one field may be padded to, that a string may have, and that a run may print in all.
 MAX_WIDTH = 4096
 MAX_STRING = 1 << 16
