@@ -50,6 +50,14 @@ def test_zeros_in_bulk() -> None:
     assert "race" in [h.code for h in verdict.hazards]
 
 
+@pytest.mark.parametrize("size", [1 << 40, -8])
+def test_zeros_of_any_size_end_at_the_memory(size: int) -> None:
+    code = f"""setp.eq.u32 %p0, %r0, 0; mov.u64 %d5, {size}; cvt.u64.u32 %d6, %r7;
+        @%p0 st.bulk.shared::cta [%d6], %d5, 0;"""
+    verdict, _, _ = check(code, "sm_100")
+    assert [h.code for h in verdict.hazards] == ["out-of-bounds"]
+
+
 @pytest.mark.parametrize(("count", "codes"), [(2, []), (1, ["mbarrier-complete"])])
 def test_no_complete_keeps_its_promise(count: int, codes: list[str]) -> None:
     verdict, _, _ = check(

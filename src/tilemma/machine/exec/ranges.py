@@ -14,6 +14,8 @@ from tilemma.machine.state import Frame
 
 _LINE = 128
 _POISON = 0xDEADBEEFDEADBEEF
+# Bytes, more than the shared memory of a CTA on any target: a larger size reaches beyond it in these bytes already.
+_MOST = 1 << 18
 
 
 @instruction("discard")
@@ -55,7 +57,7 @@ def zeros(d: Decoder) -> None:
             at, n = int(address.values(f.w, None)[lane]), int(f.w.v[6][size][lane])
             if at % 8 or n % 8:
                 access.misaligned(f, ins, at | n, 8, (lane,))
-            words = np.arange(0, n, 8, dtype=np.int64) + at % SHARED_WINDOW
+            words = np.arange(0, min(n, _MOST), 8, dtype=np.int64) + at % SHARED_WINDOW
             if n:
                 lanes = np.full(len(words), lane)
                 access.shared_store(f, ins, lanes, words, 8, np.zeros(len(words), np.uint64))
