@@ -28,10 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "machine"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import triton_model_cases  # noqa: F401
 from cuda_cases import CASES as CUDA
 from feature_cases import CASES as FEATURES
-from triton_cases import CASES as TRITON
+from triton_model_cases import CASES as TRITON
 
 from dev.ptx_mutation.mutants import Mutant, mutants
 from tilemma import machine

@@ -117,8 +117,8 @@ def collection_paused() -> Iterator[None]:
 
 
 def collect_young() -> None:
-    """Do now, inside a pause, what Python would do at once when the pause ends: for moments in which this process
-    would only wait for another."""
+    """Collect the youngest objects during a pause, as Python would do when the pause ends: for a caller that waits
+    for another process."""
     if _pauses.was_on:
         gc.collect(0)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
-from tilemma.atoms.atom import Family
+from tilemma.atoms.atom import Family, MmaAtom
 from tilemma.atoms.kinds import CONTAINED, of_kind
-from tilemma.dtypes import f16, f32
+from tilemma.dtypes import DType, f16, f32
+
+
+def _of_kind(d: DType, a: DType, b: DType) -> tuple[MmaAtom, ...]:
+    return (of_kind("f8f6f4", (d, a, b)),)
+
 
 ATOMS = tuple(
-    Family(a, b, d, "registers", lambda d=d, a=a, b=b: (of_kind("f8f6f4", (d, a, b)),))  # type: ignore[misc]
+    Family(a, b, d, "registers", partial(_of_kind, d, a, b))
     for d, a, b in product((f32, f16), CONTAINED, CONTAINED)
 )

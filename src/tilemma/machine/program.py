@@ -376,6 +376,6 @@ def matrix_batches(program: Program) -> dict[int, Batch]:
             written |= steps[at].writes
             at += 1
         if at - start > 1:
-            run = multiply.together([s.run.multiply for s in steps[start:at]])  # type: ignore[attr-defined]
-            found[start] = Batch(run, at - start, getattr(run, "product", None))
+            run, product = multiply.together([s.run.multiply for s in steps[start:at]])  # type: ignore[attr-defined]
+            found[start] = Batch(run, at - start, product)
     return found

@@ -172,7 +172,10 @@ def exchange_max() -> Built:
 def narrow_types() -> Built:
     x = randoms(64)
     narrow = sum(x.astype(t).astype(F32) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
-    half = lambda v: (v * v + 0.5).astype(np.float16).astype(F32)  # noqa: E731
+
+    def half(v: Any) -> Any:
+        return (v * v + 0.5).astype(np.float16).astype(F32)
+
     want = narrow + (x.astype(ml_dtypes.bfloat16).astype(F32) ** 2) + half(x + 1) + np.exp(half(x))
     return {"out": np.zeros(64, F32), "x": x}, {"out": want}
 
@@ -232,9 +235,8 @@ def blur() -> Built:
 
 @case("features", 1, 32)
 def interpret() -> Built:
-    # (7 + t) * t; doubled if t is even; the larger of it and 100; negated.
-    push = lambda v: v << 3  # noqa: E731
-    code: Any = [push(7), 1, 2, 1, 3, 1, 2 << 3 | 6, push(2), 3, push(100), 7, 4]
+    # The code n << 3 pushes n: (7 + t) * t; doubled if t is even; the larger of it and 100; negated.
+    code: Any = [7 << 3, 1, 2, 1, 3, 1, 2 << 3 | 6, 2 << 3, 3, 100 << 3, 7, 4]
     t = np.arange(32)
     v = (7 + t) * t
     return {"out": np.zeros(32, I32), "code": np.array(code, I32), "n": len(code)}, {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import triton_model_cases  # noqa: F401
-from triton_cases import CASES
+from triton_model_cases import CASES
 
 from tilemma import machine
 

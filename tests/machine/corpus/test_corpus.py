@@ -10,10 +10,9 @@ import feature_cases
 import library_cases
 import numpy as np
 import pytest
-import triton_model_cases  # noqa: F401
 from cuda_cases import Case
 from tilelang_cases import CASES as TILELANG
-from triton_cases import CASES as TRITON
+from triton_model_cases import CASES as TRITON
 
 from tilemma import machine
 

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from cuda_cases import Built, randoms, rng, small
+from triton_cases import CASES as CASES
 from triton_cases import F32, I32, case, enter
 
 F16, BF16, E5M2 = np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2

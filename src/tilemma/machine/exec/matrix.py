@@ -312,8 +312,9 @@ class Multiply:
         tiles = self.a.load(w), self.b.load(w), self.c.load(w)
         self.out.store(w, sums.multiply("mma", *tiles, ta, tb, td, **self.options))
 
-    def together(self, all_of_them: list[Multiply]) -> Any:
-        """A function that executes several multiplies of a warp at once; none reads a result of another."""
+    def together(self, all_of_them: list[Multiply]) -> tuple[Any, TileProduct | None]:
+        """A function that executes several multiplies of a warp at once, none of which reads a result of another,
+        and what the compiled code needs for it, if it can."""
         operands = [[getattr(x, letter) for x in all_of_them] for letter in ("a", "b", "c", "out")]
         if not all(fragment.direct for group in operands for fragment in group):
 
@@ -321,7 +322,7 @@ class Multiply:
                 for x in all_of_them:
                     x(f, None)
 
-            return one_by_one
+            return one_by_one, None
         (a, b, c, out), (cls_a, cls_b, cls_c, cls_out) = (
             [np.stack([x.index for x in group]) for group in operands],
             [group[0].cls for group in operands],
@@ -342,8 +343,7 @@ class Multiply:
             y = sums.multiply("mma", *tiles, ta, tb, td, **self.options)
             store_elements(w, cls_out, td, out, y)
 
-        at_once.product = compiled  # type: ignore[attr-defined]
-        return at_once
+        return at_once, compiled
 
 
 def _mma(d: Decoder, shape: Any, types: Any, options: tuple[bool, Any, str]) -> None:

@@ -14,7 +14,7 @@ from tilemma.machine.state import Frame
 
 _LINE = 128
 _POISON = 0xDEADBEEFDEADBEEF
-# Bytes, more than the shared memory of a CTA on any target: a larger size reaches beyond it in these bytes already.
+# Bytes, more than the shared memory of a CTA on any target: a larger size has passed its end in these already.
 _MOST = 1 << 18
 
 

@@ -246,6 +246,15 @@ static int may_park(const Frame *f, int64_t number) {
   return f->whole && !c->partial && c->live_warps == c->warps && (!c->arrived || c->number == number) && only_clocks(w);
 }
 
+/* Go on behind ``count`` visible steps; whether the budget is spent. */
+static int spent(Grid *g, int64_t count) {
+  memset(g->covered + g->pc, 1, count);
+  g->executed += count;
+  g->pc += count;
+  g->budget -= count;
+  return g->budget <= 0;
+}
+
 /* Run the frame `g->chosen` from `g->pc` on, for `g->budget` visible steps. */
 int64_t run_frame(Grid *g, const Frame *f) {
   const Warp *w = f->warp;
@@ -299,20 +308,13 @@ int64_t run_frame(Grid *g, const Frame *f) {
     if (s->kind == EXCHANGE || s->kind == WARP_BARRIER) {
       if (m || !(s->kind == EXCHANGE ? exchanged(w, s->data) : f->whole && warp_synchronised(w, s->count)))
         return STOPPED;
-      g->covered[pc] = 1;
-      g->executed++;
-      g->pc++;
-      if (--g->budget <= 0) return SPENT;
+      if (spent(g, 1)) return SPENT;
       continue;
     }
     if (s->kind == MULTIPLY) {
       const Products *x = s->data;
       if (m || !f->whole || !multiplied(g, w, pc, x)) return STOPPED;
-      memset(g->covered + pc, 1, x->count);
-      g->executed += x->count;
-      g->pc += x->count;
-      g->budget -= x->count;
-      if (g->budget <= 0) return SPENT;
+      if (spent(g, x->count)) return SPENT;
       continue;
     }
     if ((s->kind == COMMIT || s->kind == AWAIT || s->kind == COPY) && !has_room(g->queue)) return FULL;
@@ -320,10 +322,7 @@ int64_t run_frame(Grid *g, const Frame *f) {
       if (m || !f->whole || !(s->kind == COMMIT ? committed(g->queue, w, f->index)
                                                 : awaited(g->queue, w, f->index, s->count, &g->progress)))
         return STOPPED;
-      g->covered[pc] = 1;
-      g->executed++;
-      g->pc++;
-      if (--g->budget <= 0) return SPENT;
+      if (spent(g, 1)) return SPENT;
       continue;
     }
     if (w->events->count + 2 > w->events->capacity || g->registers + 4 > MOST_ORIGINS || g->loaded == MOST_LOADS)
@@ -331,10 +330,7 @@ int64_t run_frame(Grid *g, const Frame *f) {
     if ((s->kind == COPY && g->issued == MOST_COPIES) || (s->next && g->touched == MOST_TOUCHES)) return FULL;
     if ((s->next && w->in_flight) || !access_made(g, f, pc, m)) return STOPPED;
     if (s->next) g->touches[g->touched++] = f->index << 32 | pc;
-    g->covered[pc] = 1;
-    g->executed++;
-    g->pc++;
-    if (--g->budget <= 0) return SPENT;
+    if (spent(g, 1)) return SPENT;
   }
 }
 
