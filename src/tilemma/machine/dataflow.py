@@ -69,16 +69,18 @@ class Graph:
                 if new != post[b]:
                     post[b], changed = new, True
         out = [-1] * len(self.steps)
+        blocks = {post[b]: b for b in range(count)}
         for b in range(self.exit):
             last = self.steps[self._end(b) - 1]
             if last.kind != _BRANCH:
                 continue
             strict = post[b] & ~(1 << b)
-            # The immediate one is post-dominated by all the others, so its own set is the largest.
-            best = max(
-                (c for c in range(self.exit) if strict >> c & 1), key=lambda c: post[c].bit_count(), default=None
-            )
-            out[last.index] = self.starts[best] if best is not None else -1
+            # The immediate one is post-dominated by all others; from where the exit is reached, by these alone.
+            best = blocks.get(strict)
+            if best is None:
+                candidates = (c for c in range(self.exit) if strict >> c & 1)
+                best = max(candidates, key=lambda c: post[c].bit_count(), default=self.exit)
+            out[last.index] = self.starts[best] if best != self.exit else -1
             # Lanes that have only the exit before them do not wait there for the others.
             first = self.steps[out[last.index]]
             if first.kind == _EXIT and first.guard < 0:

@@ -23,7 +23,7 @@ from tilemma.machine.coverage import Coverage, executed_lines
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.native import library
 from tilemma.machine.placement import Placed
-from tilemma.machine.problems import MachineFailure
+from tilemma.machine.problems import MachineFailure, MachineLimit
 from tilemma.machine.program import Program, build_segments, decode_program
 from tilemma.machine.scheduler import Machine, Stop
 from tilemma.machine.shared_names import SharedNames
@@ -279,6 +279,12 @@ class Job:
             error = e
         except CallersError as e:
             raise e.error from None
+        except MemoryError as e:
+            error = MachineLimit(
+                what=f"the run of {b.entry} takes more memory ({e})",
+                limit="what this computer has left",
+                how="use smaller arrays, variables or grids",
+            )
         except Exception as e:  # an internal error, reported as one; `cause` keeps it
             error = MachineFailure(entry=b.entry, what=f"{type(e).__name__}: {e}")
             error.cause = error.__cause__ = e

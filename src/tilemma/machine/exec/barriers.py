@@ -100,6 +100,8 @@ def arrive(f: Frame, ins: Instruction, m: Any, name: int, threads: int, waits: b
     machine = cta.machine
     if not 0 <= name < 16:
         _wrong(f, ins, name, "a CTA has barriers 0 to 15")
+    if not waits and not threads:
+        _wrong(f, ins, name, "an arrival names no threads; it needs the count of all that take part")
     if threads % 32:
         _wrong(f, ins, name, f"the thread count {threads} is no multiple of 32")
     if cta.record.arrived:

@@ -20,6 +20,7 @@ from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers, tensormaps
 from tilemma.machine.isa import numerics, tensormap
+from tilemma.machine.limits import MAX_VARIABLE
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
 from tilemma.machine.native.blocks import address_of
 from tilemma.machine.state import Access, Cta, Frame, Warp
@@ -309,6 +310,12 @@ def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool, im2col: 
     d.visible(run)
 
 
+def _size_problems(image: tensormap.TensorMapImage) -> list[str]:
+    """Reasons why no CTA can hold the box; a program that changes a map may give it any extents."""
+    most = MAX_VARIABLE["shared"]
+    return [f"its box takes {image.footprint} bytes of shared memory"] if image.footprint > most else []
+
+
 def _transfer(image: Any, corner: list[int], offsets: list[int], address: int) -> tuple[Any, Any]:
     """The byte offsets in the tensor and the shared addresses that a copy in the map's mode moves between."""
     if image.corners is None:
@@ -339,6 +346,7 @@ def load_box(
     image, allocation = bound.image, bound.allocation
     for _, offset, _ in targets:
         _complain(f, ins, tensormap.destination_problems(image, offset, rank, im2col=bool(im2col)))
+    _complain(f, ins, _size_problems(image))
     _complain(f, ins, tensormap.corner_problems(image, corner))
     size = image.element_bytes
     offsets, _ = _transfer(image, corner, im2col, targets[0][1])
@@ -378,7 +386,7 @@ def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str, *, im2co
             _, offset = shared_offset(f, ins, int(at[lane]))
             corner = [int(c[lane]) for c in coords]
             problems = tensormap.destination_problems(image, offset, rank, im2col=im2col)
-            problems = problems or tensormap.corner_problems(image, corner)
+            problems = problems or _size_problems(image) or tensormap.corner_problems(image, corner)
             _complain(f, ins, problems or tensormap.store_problems(image, corner))
             offsets, addresses = _transfer(image, corner, [], offset)
             inside = offsets >= 0

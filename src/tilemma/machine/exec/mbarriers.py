@@ -108,6 +108,9 @@ class Mbarrier:
     def expect(self, place: Place, n: int) -> None:
         """`expect_tx`."""
         self.tx += n
+        self._check_range(place)
+
+    def _check_range(self, place: Place) -> None:
         if abs(self.tx) > MAX_COUNT:
             self.machine.report(
                 hz.MbarrierBytes.at(
@@ -119,6 +122,7 @@ class Mbarrier:
     def complete_tx(self, place: Place, n: int, event: int | None) -> None:
         """``n`` bytes have arrived, by the copy ``event``."""
         self.tx -= n
+        self._check_range(place)
         if event is not None:
             self.cta.cluster.events.complete(event, self.phase + 1)
         if self.pending == 0 and self.tx < 0:

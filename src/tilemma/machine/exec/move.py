@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.machine.decode import CLASS_BYTES, RAW, VIEW, Decoder, instruction
+from tilemma.machine.limits import MAX_CLUSTER
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from tilemma.machine.syntax import Special, Symbol, Vector
 
@@ -193,6 +194,11 @@ def isspacep(d: Decoder) -> None:
     d.alu(run)
 
 
+def _rank(given: Any) -> Any:
+    """Ranks as addresses hold them; those of no cluster as one of no cluster."""
+    return np.minimum(given, MAX_CLUSTER)
+
+
 @instruction("mapa")
 def mapa(d: Decoder) -> None:
     d.needs(90)
@@ -207,7 +213,7 @@ def mapa(d: Decoder) -> None:
 
     def run(w: Any, m: Any) -> None:
         r = w.v[v]
-        rank = w.v[3][b].astype(r[a].dtype)
+        rank = _rank(w.v[3][b]).astype(r[a].dtype)
         value = (r[a] & r[a].dtype.type(0xFFFFFF)) | (rank + r[a].dtype.type(1)) << r[a].dtype.type(24)
         np.copyto(r[o], value, where=True if m is None else m)
 
@@ -223,7 +229,7 @@ def _generic_mapa(d: Decoder) -> None:
 
     def run(w: Any, m: Any) -> None:
         address = w.v[v][a].astype(np.uint64) - window
-        rank = w.v[3][b].astype(np.uint64)
+        rank = _rank(w.v[3][b]).astype(np.uint64)
         mapped = window + ((address & np.uint64(0xFFFFFF)) | (rank + np.uint64(1)) << np.uint64(24))
         np.copyto(w.v[v][o], mapped.astype(w.v[v][o].dtype), where=True if m is None else m)
 

@@ -20,6 +20,7 @@ from tilemma.machine.exec.bulk import (
     shared_offset,
     targets_of,
 )
+from tilemma.machine.limits import MAX_VARIABLE
 from tilemma.machine.state import Frame
 from tilemma.machine.syntax import TYPE_BYTES, Instruction
 
@@ -66,6 +67,10 @@ def plain(d: Decoder) -> None:
             everything = n | int(at[lane]) | int(start[lane])
             if everything & 15:
                 access.misaligned(f, ins, everything, 16, (lane,))
+            if not n:
+                continue
+            # One side is in shared memory: a larger size has passed its end in these bytes already.
+            n = min(n, MAX_VARIABLE["shared"])
             words = np.arange(0, n, 16, dtype=np.int64)
             if stores:
                 _, offset = shared_offset(f, ins, int(start[lane]))

@@ -9,13 +9,12 @@ import numpy as np
 
 from tilemma.machine import access, global_access
 from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.limits import MAX_VARIABLE
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.state import Frame
 
 _LINE = 128
 _POISON = 0xDEADBEEFDEADBEEF
-# Bytes, more than the shared memory of a CTA on any target: a larger size has passed its end in these already.
-_MOST = 1 << 18
 
 
 @instruction("discard")
@@ -57,7 +56,8 @@ def zeros(d: Decoder) -> None:
             at, n = int(address.values(f.w, None)[lane]), int(f.w.v[6][size][lane])
             if at % 8 or n % 8:
                 access.misaligned(f, ins, at | n, 8, (lane,))
-            words = np.arange(0, min(n, _MOST), 8, dtype=np.int64) + at % SHARED_WINDOW
+            # A larger size has passed the end of shared memory in these bytes already.
+            words = np.arange(0, min(n, MAX_VARIABLE["shared"]), 8, dtype=np.int64) + at % SHARED_WINDOW
             if n:
                 lanes = np.full(len(words), lane)
                 access.shared_store(f, ins, lanes, words, 8, np.zeros(len(words), np.uint64))

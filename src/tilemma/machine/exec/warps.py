@@ -222,6 +222,8 @@ def elect(d: Decoder) -> None:
         w = f.w
         bits = _mask(f, m, mask)
         named = np.flatnonzero(aligned.members(f, ins, m, bits))
+        if not len(named):
+            return  # `bits` names none of the executing lanes, which is reported.
         # The ISA guarantees only that the same mask elects the same leader: not that it is lane 0.
         leader = int(named[w.cta.machine.leader(bits) % len(named)])
         if o >= 0:
