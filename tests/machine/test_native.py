@@ -197,7 +197,8 @@ def test_sums_of_products_have_the_bits_of_the_numpy_code(
     [
         "triton_softmax_wide-softmax", "triton_matmul_f16_sm80_1-matmul", "triton_matmul_f16_sm90_1-matmul",
         "triton_last_block-last_block", "triton_matmul_tf32_sm80_3-matmul", "matrix-wmma_shared",
-        "matrix-mma_pipelined", "sync-block_pipeline", "sync-ticket_lock", "bug", "bug of copies",
+        "matrix-mma_pipelined", "sync-block_pipeline", "sync-ticket_lock", "basics-bitonic_sort", "bug",
+        "bug of copies",
     ],
 )  # fmt: skip
 def test_runs_in_the_library_are_those_of_the_numpy_code(
@@ -324,3 +325,46 @@ def test_an_operation_that_the_library_has_completed_is_not_completed_again(nati
     arrays = dict(zip(("lhs", "rhs", "output"), (*ones, out), strict=True))
     assert machine.check(result.ptx, launch, arrays, schedules=3).ok
     assert (out == 328).all()
+
+
+# Loops of different lengths, sides that leave, a branch whose sides never meet, and one within another.
+_BRANCHES = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 o) {
+  .reg .b64 %d<4>; .reg .b32 %r<8>; .reg .pred %p<6>; .shared .align 4 .b8 s[256];
+  ld.param.u64 %d0, [o]; mov.u32 %r0, %tid.x; mov.u32 %r1, 0; and.b32 %r2, %r0, 7; mov.u32 %r5, s;
+  mad.lo.u32 %r6, %r0, 4, %r5; mul.wide.u32 %d1, %r0, 4; add.u64 %d1, %d0, %d1;
+LOOP:
+  add.u32 %r1, %r1, 3; and.b32 %r3, %r1, 1; setp.eq.u32 %p0, %r3, 0; @%p0 bra EVEN;
+  setp.gt.u32 %p1, %r2, 3; @%p1 bra HIGH; st.shared.u32 [%r6], %r1; bra MET;
+HIGH:
+  st.shared.u32 [%r6], %r0; setp.eq.u32 %p2, %r2, 6; @%p2 bra LEAVE;
+MET:
+  add.u32 %r1, %r1, 5;
+EVEN:
+  mul.lo.u32 %r4, %r2, 11; setp.lt.u32 %p3, %r1, %r4; @%p3 bra LOOP;
+  setp.eq.u32 %p4, %r2, 0; @%p4 ret;
+  setp.eq.u32 %p5, %r2, 1; @%p5 bra LEAVE;
+  st.global.u32 [%d1], %r1; ret;
+LEAVE:
+  st.global.u32 [%d1], %r4; exit;
+}"""
+
+
+@pytest.mark.parametrize("threads", [32, 80])
+def test_divergent_branches_run_in_the_library_as_in_python(
+    native: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr(library._state, "library", None)
+            out = np.zeros(threads, np.uint32)
+            job = Job(_BRANCHES, {"grid": 3, "block": threads}, {"o": out})
+            for seed, how in enumerate(("late", "starve", "random", "early")):
+                report = job.run(seed=seed, schedule=how, collect=True)
+                found.append((report.to_json(), report.lines, out.tobytes()))
+    assert found[:4] == found[4:]
+    assert out.any()

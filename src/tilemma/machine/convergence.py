@@ -52,10 +52,12 @@ def must_wait(machine: Machine, f: Frame, step: Step, m: Any) -> bool:
             g.met = np.zeros(32, bool)
             machine.wake(g)
         w.gathered = [g for g in w.gathered if g[1] is not step]
+        w.record.gathered = len(w.gathered)
         return False
     if not (missing & coming(machine, f)).any():
         return False
     w.gathered.append((f, step, active))
+    w.record.gathered = len(w.gathered)
     machine.suspend(
         f, f"lanes {ranges(np.flatnonzero(missing))} of its warp at `{step.instruction.opcode}`", "its lanes"
     )
@@ -76,5 +78,6 @@ def coming(machine: Machine, f: Frame) -> Any:
 def reconsider(machine: Machine, w: Any) -> None:
     """Lanes of ``w`` have exited or converged: the frames that waited for them are checked again."""
     gathered, w.gathered = w.gathered, []
+    w.record.gathered = 0
     for f, _, _ in gathered:
         machine.wake(f)

@@ -30,7 +30,7 @@ def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
                 f.parent.children += 1
             machine.ready.append(Frame(f.w, other_pc, other_m, f.rpc, f.parent))
         return True
-    f.pc = meet
+    f.pc = f.share().pc = meet
     if not going:
         return True
     f.children = len(going)
@@ -41,7 +41,6 @@ def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
 
 def join(machine: Machine, f: Frame) -> None:
     """``f`` is at its reconvergence point, or all its lanes have left."""
-    f.ended = True
     if f.w.gathered:
         convergence.reconsider(machine, f.w)
     parent = f.parent
@@ -65,7 +64,7 @@ def leave(machine: Machine, f: Frame, m: Any) -> bool:
     w = f.w
     mine = ALL_LANES if f.m is None else f.m
     gone = mine if m is None else m
-    w.live = w.live & ~gone
+    w.live &= ~gone
     left = mine & ~gone
     if w.gathered:
         convergence.reconsider(machine, w)

@@ -367,7 +367,7 @@ class Machine(Choices):
     def execute(self, f: Frame, budget: int, how: int = -1) -> None:
         """Run ``f`` until it blocks, ends, meets its reconvergence point or has used its budget.
 
-        ``how``: the native library has run it and ended so.
+        ``how``: the native library has run it and ended so; where it can go on, it is `Runner.resumed`.
         """
         program = self.program
         steps, segments, covered = program.steps, program.segments, self.covered
@@ -380,16 +380,8 @@ class Machine(Choices):
         if watch is not None:
             watch.enter(f)
         while True:
-            if runner is not None and (how >= 0 or runner.kinds[pc]):
-                if how < 0:
-                    how, pc, budget = runner.run(f, pc, budget)
+            if runner is not None:
                 ended, how = how, -1
-                if ended == frames.PARKED:
-                    return
-                if ended == frames.SPENT:
-                    f.pc = pc
-                    self.ready.append(f)
-                    return
                 if ended == frames.PARTLY:
                     segment = segments[pc]
                     assert segment is not None
@@ -398,8 +390,10 @@ class Machine(Choices):
                     self.steps += segment.count
                     pc = segment.next
                     continue
-                if ended == frames.FULL:
-                    continue
+                if ended < 0 and runner.kinds[pc]:
+                    f.pc = pc
+                    runner.resumed = f, budget
+                    return
             if pc == f.rpc:
                 f.pc = pc
                 join(self, f)

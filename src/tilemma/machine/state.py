@@ -13,7 +13,7 @@ from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import HazardError, Place
 from tilemma.machine.memory import SharedMemory
 from tilemma.machine.native import blocks, library, records
-from tilemma.machine.native.records import CtaRecord, FrameRecord
+from tilemma.machine.native.records import CtaRecord, FrameRecord, WarpRecord
 from tilemma.machine.sequential import Fences
 from tilemma.machine.special_registers import OF_ONE_CTA, special_value
 from tilemma.machine.syntax import Instruction
@@ -56,20 +56,21 @@ class Frame:
     """
 
     __slots__ = (
-        "address", "awaited", "blocked", "children", "ended", "lanes", "m", "met", "parent", "pc", "record",
-        "resume", "rows", "rpc", "timeout", "w",
+        "address", "awaited", "blocked", "lanes", "m", "met", "parent", "pc", "record", "resume", "rows", "rpc",
+        "timeout", "w",
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
         self.w, self.pc, self.rpc, self.parent = w, pc, rpc, parent
-        self.children = 0
+        # The record of the native library, made when that needs it, and its address.
+        self.address = 0
+        self.record: Any = None
         # Why it waits: a text, or a function that gives one.
         self.blocked: Any = ""
         self.resume: Any = None
         # The mbarrier and the parity that the last wait of the frame did not find complete.
         self.awaited: Any = None
         self.timeout = False
-        self.ended = False
         # Lanes of several frames that execute a `.sync` instruction together: all of them in the frame that
         # executes it for all, none in the others.
         self.met: Mask | None = None
@@ -78,23 +79,57 @@ class Frame:
     def set_mask(self, m: Mask | None) -> None:
         """Run the lanes of ``m`` (None: all 32)."""
         self.m = m
-        # The record of the native library, made when it runs the frame.
-        self.address, self.record = 0, None
         self.lanes = LANES if m is None else np.flatnonzero(m)
         self.rows: Any = self.w.rows_of(m)
+        if self.record is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell the native library the lanes."""
+        self.record.lanes, self.record.whole = len(self.lanes), self.m is None
+        if self.m is not None:
+            ctypes.memmove(self.address + FrameRecord.mask0.offset, self.m.tobytes(), 32)
 
     def share(self) -> Any:
         """The record of the native library, at ``address``."""
         if self.address == 0:
-            record = self.record = FrameRecord(self.w.native, self.rpc, len(self.lanes), self.m is None)
+            above = 0 if self.parent is None else self.parent.shared_address()
+            record = self.record = FrameRecord(self.w.native, self.rpc, parent=above)
             self.address = ctypes.addressof(record)
-            if self.m is not None:
-                ctypes.memmove(self.address + FrameRecord.mask0.offset, self.m.tobytes(), 32)
+            self._tell()
         return self.record
 
     def shared_address(self) -> int:
         self.share()
         return self.address
+
+    @property
+    def children(self) -> int:
+        """The sides of a branch that it waits for."""
+        return 0 if self.record is None else int(self.record.children)
+
+    @children.setter
+    def children(self, count: int) -> None:
+        self.share().children = count
+
+    def follow(self) -> None:
+        """The native library has changed lanes or place."""
+        self.record.changed = 0
+        self.pc = self.record.pc
+        mask = None
+        if not self.record.whole:
+            at = FrameRecord.mask0.offset
+            mask = np.frombuffer(self.record, np.bool_, 32, at).copy()
+        self.set_mask(mask)
+
+    @staticmethod
+    def of(w: Warp, record: Any, parent: Frame | None) -> Frame:
+        """A frame that the native library has made."""
+        f = Frame(w, record.pc, None, record.reconverge, parent)
+        f.record, f.address = record, ctypes.addressof(record)
+        record.fresh = 0
+        f.follow()
+        return f
 
 
 class Rows(dict[int, npt.NDArray[Any]]):
@@ -130,7 +165,6 @@ class Warp:
         # Position in the cluster: the warp's threads are rows 32*row .. 32*row + 31 of the clocks.
         self.row = cta.first_warp + index
         self.first = 32 * self.row
-        self.live: Mask = np.arange(32) < live
         registers = cta.registers
         self.v = Views(registers, index)
         # Where the native library finds the warp's registers and the parameters.
@@ -140,6 +174,9 @@ class Warp:
         self.record = blocks.warp_record(self)
         self.native = 0 if cta.machine.native is None else records.address(self.record)
         self.reader: Any = None
+        # Lanes that have not left; the native library has them too.
+        self.live: Mask = np.frombuffer(self.record, np.bool_, 32, WarpRecord.live0.offset)
+        self.live[:live] = True
         # All registers of a class, one row after the other.
         self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
         # Lanes in which tracked registers are defined; where others are not: the first read, and its register.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Data registers of an access at most.
 MOST_REGISTERS = 8
 _NO_SHADOW = -2
-# The kinds of the events of accesses that ``grid.c`` makes.
+# The kinds of the events of accesses that ``steps.c`` makes.
 EVENTS = {
     "SHARED_LOAD": "ld", "SHARED_STORE": "st", "GLOBAL_LOAD": "ld", "GLOBAL_STORE": "st",
     "MATRIX_LOAD": "ldmatrix", "COPY": "cp.async",
@@ -84,7 +84,7 @@ class AccessBlock:
 
 @dataclass(frozen=True, slots=True)
 class PlainAccess:
-    """An access that ``frame.c`` makes.  ``words``: the registers that its elements fill, where they may carry an
+    """An access that ``steps.c`` makes.  ``words``: the registers that its elements fill, where they may carry an
     origin; of an ldmatrix, ``registers`` are those loaded, ``lanes`` those that give addresses, and ``halves`` is
     its map."""
 

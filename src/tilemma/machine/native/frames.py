@@ -15,18 +15,18 @@ from tilemma.machine import exit_checks, starvation
 from tilemma.machine.native import twister
 from tilemma.machine.native.blocks import COPY as COPY_SIZE
 from tilemma.machine.native.blocks import EVENTS, PlainAccess, address_of
-from tilemma.machine.native.records import GridRecord, QueueRecord
+from tilemma.machine.native.records import FrameRecord, GridRecord, QueueRecord
+from tilemma.machine.state import Frame
 
 if TYPE_CHECKING:
     from tilemma.machine.native.products import TileProduct
     from tilemma.machine.program import Program, Step
     from tilemma.machine.scheduler import Machine
-    from tilemma.machine.state import Frame
 
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
-    BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY,
-) = range(15)  # fmt: skip
+    BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE,
+) = range(16)  # fmt: skip
 # What the log of operations in flight says.
 _ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ = range(5)
 # How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
@@ -38,10 +38,12 @@ _KINDS = {
     "GLOBAL_LOAD": (GLOBAL_LOAD, "uncoalesced"), "GLOBAL_STORE": (GLOBAL_STORE, "uncoalesced"),
     "MATRIX_LOAD": (MATRIX_LOAD, "bank-conflict"), "COPY": (COPY, "bank-conflict"),
 }  # fmt: skip
-# `program.BRANCH`, whose module imports this one.
-_BRANCH = 2
-# As in ``grid.c``.
+# `program.BRANCH` and `program.EXIT`, whose module imports this one.
+_BRANCH, _EXIT = 2, 3
+# As in ``steps.c``.
 _ORIGINS, _COPIES, _LOADS, _TOUCHES = 64, 64, 64, 256
+# New frames of one call.
+_FRAMES = 64
 # Operations in flight, and entries of their log, at first.
 _OPERATIONS = 256
 # Events for which there must be room, and steps of one call, at most.
@@ -50,7 +52,7 @@ _NEVER = 1 << 62
 
 
 class Table:
-    """The steps of a program as ``frame.c`` reads them."""
+    """The steps of a program as ``grid.c`` reads them."""
 
     def __init__(self, program: Program) -> None:
         steps = program.steps
@@ -72,7 +74,9 @@ class Table:
                 continue
             elif step.kind == _BRANCH:
                 if not step.targets and step.target >= 0:
-                    self.array[at] = BRANCH, step.target, guard, 0, 0, 0, 0
+                    self.array[at] = BRANCH, step.target, guard, program.reconverge[at], 0, 0, 0
+            elif step.kind == _EXIT:
+                self.array[at] = LEAVE, 0, guard, 0, 0, 0, 0
             elif step.barrier >= 0:
                 kind = BARRIER if step.instruction.parts[1] != "warp" else WARP_BARRIER
                 self.array[at] = kind, 0, guard, step.barrier, 0, 0, 0
@@ -129,6 +133,7 @@ class Runner:
         self.surplus = np.zeros((len(self.steps), 3), np.int64)
         self.loads, self.touches = ((ctypes.c_int64 * n)() for n in (_LOADS, _TOUCHES))
         self.entries = bytearray()
+        self.pool: Any = None
         self.queue = QueueRecord()
         # The instructions whose operands need no look at their origins any more.
         looked = (ctypes.c_char * len(machine.looked)).from_buffer(machine.looked)
@@ -142,7 +147,9 @@ class Runner:
         self._kept = covered, looked
         self._make_room()
         self.address = ctypes.addressof(self.record)
-        self.run_frame, self.run_grid = machine.native.run_frame, machine.native.run_grid
+        self.run_grid = machine.native.run_grid
+        # A frame that goes on, and its budget.
+        self.resumed: tuple[Frame, int] | None = None
 
     def _make_room(self) -> None:
         """Room for the copies and the origins of one call; who gets them keeps it."""
@@ -161,6 +168,9 @@ class Runner:
         if machine.stale:
             machine.stale = False
             self._queue()
+        if self.pool is None:
+            self.pool = (FrameRecord * _FRAMES)()
+            record.pool, record.rooms = ctypes.addressof(self.pool), _FRAMES
         self.queue.logged = 0
         return record
 
@@ -191,25 +201,12 @@ class Runner:
                 assert step.checks is not None
                 frames[entry >> 32].w.touched.update(dict.fromkeys(step.checks.touches, step.instruction))
 
-    def run(self, f: Frame, pc: int, budget: int) -> tuple[int, int, int]:
-        """Run ``f`` from ``pc`` on: how the call ended, the step reached, and the budget left."""
-        record = self._begin()
-        record.pc, record.budget = pc, budget
-        f.share().index = 0
-        how = self.run_frame(self.address, f.address)
-        self._end((f,))
-        if how == PARKED:
-            f.pc = record.pc
-            self.machine.parked.append(f)
-        elif how == FULL:
-            self._grow(f)
-        return how, record.pc, record.budget
-
     def step(self) -> bool:
         """`Machine.step`, as often as C can make it."""
         machine, record, skip = self.machine, self.record, 0
         while True:
             how, f = self._run_ready(skip)
+            skip = 0
             if how == COMPLETE:
                 machine.complete(machine.pending[record.at])
                 if record.schedule == EARLY:
@@ -225,48 +222,84 @@ class Runner:
                 if machine.ready and machine.steps >= machine.max_steps:
                     # The next instruction is beyond the limit, which Python reports.
                     machine.execute(*machine.pick())
-                return bool(machine.ready) or machine.step_without_ready()
+                else:
+                    return bool(machine.ready) or machine.step_without_ready()
             elif how == TIMED_OUT:
                 machine.time_out()
                 machine.execute(f, machine.burst())
             elif how == FULL:
                 self._grow(f)
-                machine.execute(f, record.budget)
+                self.resumed = f, record.budget
             else:
                 machine.execute(f, record.budget, how)
-            return True
+            if self.resumed is None:
+                return True
 
     def _run_ready(self, skip: int) -> tuple[int, Frame | None]:
         """How the call ended, and the frame that stopped, if one did."""
         machine, record = self.machine, self._begin()
         frames = [*machine.ready, *machine.parked]
+        record.ready, record.parked, record.skip = len(machine.ready), len(machine.parked), skip
+        record.resumed = 0
+        if self.resumed is not None:
+            (f, record.budget), self.resumed = self.resumed, None
+            record.resumed = 1
+            frames.append(f)
         n = len(frames)
-        if len(self.entries) < 16 * n:
-            self.entries = bytearray(32 * n)
+        if len(self.entries) < 16 * (n + _FRAMES):
+            self.entries = bytearray(32 * (n + _FRAMES))
             self._entries = (ctypes.c_char * len(self.entries)).from_buffer(self.entries)
             record.entries = ctypes.addressof(self._entries)
-        form = _entries(n)
-        form.pack_into(self.entries, 0, *[x for f in frames for x in (f.address or f.shared_address(), f.pc)])
-        record.ready, record.parked, record.skip = len(machine.ready), len(machine.parked), skip
+        entries = [x for f in frames for x in (f.address or f.shared_address(), f.pc)]
+        _entries(n).pack_into(self.entries, 0, *entries)
         record.until = min(machine.next_watch, machine.next_tick if machine.tick else _NEVER, record.limit)
         record.timeouts = bool(machine.timeouts)
         record.starving, record.polling = bool(machine.starved), bool(machine.polling)
         record.starved_at = machine.starved_at
         how = self.run_grid(self.address)
         machine.starved_at = record.starved_at
-        given = form.unpack_from(self.entries, 0)
-        ready, parked = record.ready, record.parked
-        machine.ready, machine.parked = [], []
-        for i in range(ready + parked):
-            f = frames[given[2 * i]]
-            f.pc = given[2 * i + 1]
-            (machine.ready if i < ready else machine.parked).append(f)
+        ready, parked, chosen = record.ready, record.parked, record.chosen
+        given = _entries(ready + parked).unpack_from(self.entries, 0)
+        if record.moved:
+            all_frames = self._moved(frames, [*given[::2], *([chosen] if chosen >= 0 else [])])
+        else:
+            all_frames = [frames[i] for i in given[::2]]
+            if chosen >= 0:
+                all_frames.append(frames[chosen])
+        for f, pc in zip(all_frames, given[1::2], strict=False):
+            f.pc = pc
+        machine.ready, machine.parked = all_frames[:ready], all_frames[ready : ready + parked]
         self._end(frames)
-        if record.chosen < 0:
+        if chosen < 0:
             return how, None
-        f = frames[record.chosen]
+        f = all_frames[-1]
         f.pc = record.pc
         return how, f
+
+    def _moved(self, frames: Sequence[Frame], given: Sequence[int]) -> list[Frame]:
+        """The frames that ``given`` names: by their number, or their address where they have been made or were
+        waiting for their children."""
+        known: dict[int, Frame] = {}
+        for f in frames:
+            above: Frame | None = f
+            while above is not None and above.address not in known:
+                known[above.address] = above
+                if above.record.changed:
+                    above.follow()
+                above = above.parent
+        before = len(known)
+        found = [frames[x] if x < len(frames) else self._frame(x, frames, known) for x in given]
+        if len(known) > before:
+            self.pool = None
+        return found
+
+    def _frame(self, address: int, frames: Sequence[Frame], known: dict[int, Frame]) -> Frame:
+        found = known.get(address)
+        if found is None:
+            record = self.pool[(address - ctypes.addressof(self.pool)) // ctypes.sizeof(FrameRecord)]
+            parent = self._frame(record.parent, frames, known) if record.parent else None
+            found = known[address] = Frame.of(frames[record.index].w, record, parent)
+        return found
 
     def _grow(self, f: Frame) -> None:
         events = f.w.cta.cluster.events

@@ -23,7 +23,17 @@ from tilemma.assemble.cache import DiskCache
 from tilemma.assemble.toolchain import site_folders
 from tilemma.machine.native.blocks import address_of
 
-_SOURCES = ("lanes.c", "shadow.c", "clocks.c", "sums.c", "products.c", "copies.c", "grid.c")
+_SOURCES = (
+    "lanes.c",
+    "shadow.c",
+    "clocks.c",
+    "sums.c",
+    "products.c",
+    "copies.c",
+    "steps.c",
+    "branches.c",
+    "grid.c",
+)
 _HEADER = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -139,10 +149,9 @@ def _load(data: bytes) -> None:
     number, mask = ctypes.c_int64, ctypes.c_char_p
     library.shared_load.argtypes = library.shared_store.argtypes = (pointer, pointer, number, number, mask)
     library.global_load.argtypes = library.global_store.argtypes = (pointer, pointer, number, mask, number)
-    library.run_frame.argtypes, library.run_grid.argtypes = (pointer, pointer), (pointer,)
+    library.run_grid.argtypes, library.run_grid.restype = (pointer,), number
     library.shared_load.restype = library.shared_store.restype = number
     library.global_load.restype = library.global_store.restype = number
-    library.run_frame.restype = library.run_grid.restype = number
     library.copy_issue.argtypes = (pointer, pointer, pointer, *(number,) * 4, mask, pointer, pointer)
     library.matrix_load.argtypes = (pointer, pointer, number, number, mask, pointer, pointer)
     library.copy_issue.restype = library.matrix_load.restype = number

@@ -49,7 +49,7 @@ class TileProduct:
         names = (dtype(t).name for t in (ta, tb, td))
         shape, order, largest = sums._shape(1, m, n, depth, height, rule, *names)
         self.arguments = address, shape.ctypes.data, order.ctypes.data, largest
-        # The same for `grid.c`, which has the number of products too.
+        # The same for `steps.c`, which has the number of products too.
         whole, self.block = block([*self.arguments[:3], struct.unpack("q", struct.pack("d", largest))[0], count])
         self._kept = kept, record, shape, order, whole
 

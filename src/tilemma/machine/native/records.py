@@ -1,4 +1,4 @@
-"""The records that Python and the native library share, field by field as in ``shadow.c`` and ``grid.c``.
+"""The records that Python and the native library share, field by field as in ``shadow.c`` and ``steps.c``.
 
 Python reads and writes them where they are, so that a call needs no copies of them.
 """
@@ -26,25 +26,33 @@ SharedRecord = _record(
 )
 # `floor`: shared accesses up to this event are ordered before the warp.  `known_clock`: up to it the lanes know of
 # its collective reads, in `known_column`.  `copies`: the column of its cp.async, or -1.
+# `gathered`: frames of it wait for others of its lanes; `live`: a byte for each lane that has not left.
 # `fences`: it may know of sequentially consistent fences; `in_flight`: wgmma uses some of its registers.
 WarpRecord = _record(
     "WarpRecord",
     "registers first clocks events shared reader memory serial cta floor known_clock known_column copies fences"
-    " in_flight starved priority groups",
+    " in_flight starved priority groups gathered live0 live1 live2 live3",
     floats=("priority",),
 )
 # `partial`: barriers at which some warps have arrived in Python; the rest is used within one call.
 CtaRecord = _record("CtaRecord", "first_thread warps live_warps partial arrived number")
-# `whole`: all 32 lanes; else `mask` has a byte each.
-FrameRecord = _record("FrameRecord", "warp reconverge lanes whole index mask0 mask1 mask2 mask3")
+# `whole`: all 32 lanes; else `mask` has a byte each.  `pc` is up to date where the frame waits for its `children`.
+FrameRecord = _record(
+    "FrameRecord",
+    "warp reconverge lanes whole index mask0 mask1 mask2 mask3 parent children pc listed fresh changed",
+)
 GridRecord = _record(
     "GridRecord",
     # The same in all calls.
     "steps covered counted surplus random by_priority rate eagerness schedule queue looked"
-    # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier.
+    # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier, at
+    # last one that goes on if it is `resumed`.  `pool`: room for so many new frames.
     " entries ready parked skip limit until timeouts starving polling starved_at origins copies"
-    # Changed by a call.  `at`: the operation in flight that Python is to complete, or -1.
-    " executed progress chosen pc budget done loaded registers issued at loads touched touches",
+    " pool rooms resumed"
+    # Changed by a call.  `at`: the operation in flight that Python is to complete, or -1; `made`: new frames;
+    # `moved`: frames have divided, met or lost lanes.
+    " executed progress chosen pc budget done loaded registers issued at loads touched touches"
+    " made moved spare list",
     floats=("rate", "eagerness"),
 )
 # Operations in flight: for each a copy (or 0), its warp and its group; what a call has done with them.
