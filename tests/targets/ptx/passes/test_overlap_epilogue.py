@@ -87,9 +87,9 @@ LAST = STORED + "                        )\n"
 LOOP = "                        for k in foreach({}):\n                            wait(full[slot])"
 OTHERS = {
     "more after the stores": (LAST, LAST + "                        slot += 0\n"),
-    "element work": (
-        "                        mma.store(mc,",
-        "                        mc *= 2.0\n" + " " * 24 + "mma.store(mc,",
+    "element work in the main loop": (
+        "                            mma.commit()\n",
+        "                            mma.wait(0)\n" + " " * 28 + "mc *= 1.0\n" + " " * 28 + "mma.commit()\n",
     ),
     "turns that depend on the tile": (LOOP.format("steps"), LOOP.format("steps, stop=steps - t % 2")),
 }
@@ -98,6 +98,33 @@ OTHERS = {
 @pytest.mark.parametrize(("old", "new"), OTHERS.values(), ids=OTHERS)
 def test_what_stays_where_it_is(tmp_path, old, new):
     assert not late(variant(tmp_path, old, new))[1]
+
+
+STORES = " " * 24 + "mma.store(mc,"
+SCALED = STORES, " " * 24 + "mc *= 2.0\n" + " " * 24 + "mc *= 0.5\n" + STORES
+
+
+def test_element_work_between_the_main_loop_and_the_stores(tmp_path):
+    """Nothing is held then: its registers are free."""
+    assert late(variant(tmp_path, *SCALED))[1]
+    check(built(tmp_path / "variant.py", CLUSTER=1, GRID=1), "sm_90a", (72, 520, 200), seeds=(0,))
+
+
+def test_two_pieces_fit_beside_a_small_buffer_to_the_byte(tmp_path):
+    """4 stages of 48 KB, 2 pieces of 16 KB, 2 KB of scales and the events: 960 bytes are left."""
+    room = "            output_s = shared(T, TILE_M, TILE_N)\n"
+    more = "scales_s = shared(T, 8, 128)", "tm.dma.copy(lhs.subspan(8, 128).at(0, 0), scales_s)"
+    kernel = variant(tmp_path, room, room + "".join(f"            {x}\n" for x in more))
+    (staging,) = (d for d in decide(kernel, "sm_90a")[1] if d.pass_name == "staging")
+    assert staging.data["slots"] == 2
+
+
+def test_pieces_that_an_earlier_wait_covers():
+    """224 columns in 7 pieces of 32, 6 of them in a buffer of their own: two wait."""
+    kernel = example(TILE_N=224, CLUSTER=1, GRID=1)
+    (found,) = late(kernel)[1]
+    assert found.data["pieces"] == 7
+    check(kernel, "sm_90a", (72, 456, 456), seeds=(0,))
 
 
 @pytest.mark.parametrize("shape", [(72, 520, 200), (72, 520, 136), (72, 264, 0), (72, 136, 328)], ids=str)

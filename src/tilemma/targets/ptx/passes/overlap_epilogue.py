@@ -28,6 +28,7 @@ from tilemma.ir import tile as t
 from tilemma.ir.expr import (
     INDEX,
     Cast,
+    Element,
     Expr,
     FragmentElement,
     Index,
@@ -40,7 +41,8 @@ from tilemma.ir.expr import (
 )
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.plans import FragmentPlan
-from tilemma.ir.walk import expressions, rewrite, walk
+from tilemma.ir.types import Space
+from tilemma.ir.walk import expressions, rewrite, touched, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
@@ -48,8 +50,10 @@ from tilemma.targets.ptx.passes.element_tiles import like
 
 # Registers of a thread besides the accumulator and the packed tile: addresses, predicates, indices.
 _OTHERS = 40
-# A piece contains all its synchronisation: with the piece before it, and of its copy with its store.
-_PIECE = (t.BulkWait, t.Barrier, t.Store, t.ProxyFence, t.Barrier, t.Copy)
+# A piece contains all its synchronisation: of its copy with its store, and with the piece before it, unless an
+# earlier piece has waited for that.
+_FREE = (t.BulkWait, t.Barrier)
+_PIECE = (t.Store, t.ProxyFence, t.Barrier, t.Copy)
 
 
 @record(slots=False)
@@ -141,6 +145,9 @@ def _delayed(found: _Tile) -> t.Body:
         may_wait, (t.Assign(waiting, const(1), span=span),), tuple(op for p in overlapped for op in p), span=span
     )
     before = tuple(main_loop if op is loop else op for op in found.before)
+    if _uses_shared(found):
+        # The barriers of the pieces also ended the use of other shared memory by a tile.
+        ready = (*ready, next(op for op in pieces[0] if isinstance(op, t.Barrier)))
     return (
         t.DeclareFragment(held.name, (), dtype, found.plan.shape, packed, guarded=True, span=span),
         *(t.Declare(v, const(0), span=span) for v in (waiting, *places.values())),
@@ -152,13 +159,18 @@ def _pieces(body: t.Body) -> list[t.Body]:
     """The pieces that ``body`` ends with."""
     found: list[t.Body] = []
     end = len(body)
-    while end >= len(_PIECE):
-        piece = body[end - len(_PIECE) : end]
-        if tuple(map(type, piece)) != _PIECE:
-            break
-        found.insert(0, piece)
-        end -= len(_PIECE)
+    while _kinds(body[:end], len(_PIECE)) == _PIECE:
+        start = end - len(_PIECE)
+        if _kinds(body[:start], len(_FREE)) == _FREE:
+            start -= len(_FREE)
+        found.insert(0, body[start:end])
+        end = start
     return found
+
+
+def _kinds(body: t.Body, count: int) -> tuple[type[t.Op], ...]:
+    """The kinds of the last ``count`` operations."""
+    return tuple(map(type, body[-count:]))
 
 
 def _multiplies(loop: t.For, mc: t.FragmentRef) -> bool:
@@ -175,12 +187,28 @@ def _uneven(found: _Tile) -> bool:
 
 
 def _used(found: _Tile) -> bool:
-    """Whether there is element work, which may need registers, or another use of the accumulator."""
-    for op in walk(found.before):
-        other = not isinstance(op, (t.Mma, t.Fill, t.DeclareFragment))
-        if isinstance(op, t.Apply) or (other and any(r == found.mc for _, r in fragment_uses(op))):
+    """Whether the accumulator has other uses than element work between the main loop and the pieces, when nothing
+    is held; whether the main loop has element work, or that work reads global memory: both need registers."""
+    at = found.before.index(found.loop)
+    work = [op for op in found.before[at + 1 :] if isinstance(op, t.Apply)]
+    if any(isinstance(op, t.Apply) for op in walk(found.loop.body)) or _reads_global(work):
+        return True
+    for op in walk(tuple(op for op in found.before if op not in work)):
+        mine = not isinstance(op, (t.Mma, t.Fill, t.DeclareFragment))
+        if mine and any(r == found.mc for _, r in fragment_uses(op)):
             return True
     return False
+
+
+def _uses_shared(found: _Tile) -> bool:
+    """Whether a tile uses shared memory besides the main loop and the pieces."""
+    others = walk(tuple(op for op in found.before if op is not found.loop))
+    return any(v.base.space is Space.SHARED for op in others for v in touched(op))
+
+
+def _reads_global(work: Iterable[t.Op]) -> bool:
+    read = (x for op in walk(tuple(work)) for e in expressions(op) for x in parts(e) if isinstance(x, Element))
+    return any(x.view.base.space is Space.GLOBAL for x in read)
 
 
 def _local(found: _Tile) -> bool:

@@ -23,10 +23,13 @@ from tilemma.ir.walk import bodies, rewrite_blocks, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 from tilemma.targets.ptx.target import Target
+from tilemma.targets.ptx.tensor_copies import SHARED_ALIGNMENT
 
 # A piece is as wide as the widest swizzle, or a narrower one that divides the tile: one box of a TMA store.
 PIECE_BYTES = 128
 NARROWER = (64, 32)
+# Bytes after which a swizzle repeats.
+PERIOD = 1024
 
 
 @record
@@ -72,7 +75,7 @@ class StageThroughShared:
             staged = _staged(alloc, body)
             if staged is None:
                 continue
-            room = limit - (total - _bytes(alloc.buffer)) - 1024
+            room = limit - (total - _bytes(alloc.buffer)) - _gaps(allocs, body)
             slots = min(staged.pieces, room // staged.piece_bytes)
             if slots < 1:
                 continue
@@ -98,6 +101,16 @@ class StageThroughShared:
 def _bytes(b: Buffer) -> int:
     shape = [value_of(e) or 0 for e in b.shape]
     return prod(shape) * b.dtype.bits // 8 * max(1, b.copies)
+
+
+def _gaps(allocs: list[Alloc], body: Body) -> int:
+    """Bytes that alignment may add, to swizzles and to boxes of TMA; larger buffers come first."""
+    stored = {op.dst.base.name for op in walk(body) if isinstance(op, Store)}
+    if any(a.buffer.dtype.bits > 16 and a.buffer.name in stored for a in allocs):
+        # Their rows may be padded (`AssignLayouts`).
+        return PERIOD
+    sizes = [_bytes(a.buffer) for a in allocs]
+    return min(PERIOD, sum(-size % (PERIOD if size > PERIOD else SHARED_ALIGNMENT) for size in sizes))
 
 
 def _staged(alloc: Alloc, body: Body) -> _Staged | None:
