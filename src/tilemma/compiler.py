@@ -272,7 +272,7 @@ def identity(source: t.Kernel) -> str:
 
 
 def ready(
-    identity: str,
+    identity: Callable[[], str],
     arch: str,
     facts: Facts,
     compile_now: Callable[[], Compiled],
@@ -281,15 +281,17 @@ def ready(
 ) -> Ready:
     """PTX and launch plans of the kernel with that key, from the cache on disk or compiled now.
 
-    ``identity`` is the key of everything that they depend on except target and facts, with the compiler's
-    fingerprint in it.  With ``assemble_for``, the architecture of the present GPU, ptxas starts as soon as the
-    PTX is printed, and the checks run at the same time, if the launches are those that ``is_wanted``.
+    ``identity`` gives the key of everything that they depend on except target and facts, with the compiler's
+    fingerprint in it; where the cache is empty, it is asked for while ptxas works.  With ``assemble_for``, the
+    architecture of the present GPU, ptxas starts as soon as the PTX is printed, and the checks run at the same
+    time, if the launches are those that ``is_wanted``.
     """
-    key = DiskCache.key(identity, arch, repr(sorted(facts.items())), registered_key(), catalogue.declared_key)
+    rest = arch, repr(sorted(facts.items())), registered_key(), catalogue.declared_key
     store = DiskCache("ptx")
-    found = store.read(key, _read_ready)
-    if found is not None:
-        return found
+    if not store.is_empty():
+        found = store.read(DiskCache.key(identity(), *rest), _read_ready)
+        if found is not None:
+            return found
     seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
         compiled, assembly = compile_now(), None
@@ -298,7 +300,7 @@ def ready(
                 assembly = open_ones.enter_context(compiled.assembling(assemble_for))
         result = Ready(compiled.ptx, compiled.launches)
         content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
-        store.put(key, json.dumps(content).encode())
+        store.put(DiskCache.key(identity(), *rest), json.dumps(content).encode())
         if assembly is None:
             return result
         collect_young()  # ptxas still runs

@@ -50,16 +50,15 @@ def signature(kernel: t.Kernel) -> Signature:
     return Signature(plan, order, returns, sizes, tuple(p.buffer.name for p in kernel.arrays if p.scratch))
 
 
-def known_signature(identity: str, make: Callable[[], t.Kernel]) -> Signature:
+def known_signature(identity: Callable[[], str], make: Callable[[], t.Kernel]) -> Signature:
     """The signature of the kernel of that identity; ``make`` gives the kernel where it is not known yet."""
     store = DiskCache("signature")
-    found = store.read(identity, _read_signature)
-    if found is not None:
+    if not store.is_empty() and (found := store.read(identity(), _read_signature)) is not None:
         return found
     made = signature(make())
     data = {"plan": made.plan.to_json(), "order": made.order, "returns": made.returns, "sizes": made.sizes}
     data["scratch"] = made.scratch
-    store.put(identity, json.dumps(data).encode())
+    store.put_later(identity, json.dumps(data).encode())
     return made
 
 
@@ -90,7 +89,12 @@ class File:
     @cached_property
     def identity(self) -> str:
         defines = repr(sorted(self.defines.items(), key=repr))
-        return DiskCache.key(fingerprint(), registered_key(), self.text, self.name, defines)
+        return DiskCache.key(fingerprint(), self._registered, self.text, self.name, defines)
+
+    @cached_property
+    def _registered(self) -> str:
+        """The types that the program had registered when the file was read."""
+        return registered_key()
 
     @cached_property
     def module(self) -> Any:
@@ -102,16 +106,15 @@ class File:
 
     @cached_property
     def _outline(self) -> Mapping[str, Any]:
-        store = DiskCache("co")
-        known = store.read(self.identity, _read_outline)
-        if known is not None:
+        store, _ = DiskCache("co"), self._registered
+        if not store.is_empty() and (known := store.read(self.identity, _read_outline)) is not None:
             register_source(self.name, self.text)
             return known
         made = {
             "kernels": {name: dict(source.constants) for name, source in self.module.sources.items()},
             "notes": [asdict(note) for note in self.module.notes],
         }
-        store.put(self.identity, json.dumps(made).encode())
+        store.put_later(lambda: self.identity, json.dumps(made).encode())
         return {"kernels": made["kernels"], "notes": self.module.notes}
 
     @property

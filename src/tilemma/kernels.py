@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
@@ -152,10 +153,10 @@ class Kernel(Drawn):
         with self._lock:
             found = known.get(key)
             if found is None:
-                name = self._identity(constants)
+                source = self.source
                 found = known[key] = (
-                    known_signature(name, lambda: self.traced(**constants))
-                    if name is not None
+                    known_signature(lambda: source.identity(constants), lambda: self.traced(**constants))
+                    if isinstance(source, TextSource)
                     else signature(self.traced(**constants))
                 )
             return found
@@ -262,10 +263,9 @@ class Kernel(Drawn):
             with self._lock:
                 found = known.get(key)
                 if found is None:
-                    name = self._identity(constants) or identity(self.traced(**constants))
-                    name += "".join(f" {n}={v}" for n, v in chosen) + "".join(f" {n}=1" for n in single)
+                    values = "".join(f" {n}={v}" for n, v in chosen) + "".join(f" {n}=1" for n in single)
                     found = known[key] = ready(
-                        name,
+                        cache(lambda: (self._identity(constants) or identity(self.traced(**constants))) + values),
                         arch,
                         facts,
                         lambda: self._decided(arch, facts, constants, chosen, single),

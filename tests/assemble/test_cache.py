@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tilemma.assemble import DiskCache, cache
+from tilemma.assemble.toolchain import Tool, _state
 from tilemma.modules import load
 
 KEY, OTHER = DiskCache.key("a"), DiskCache.key("b")
@@ -200,3 +201,35 @@ def test_wrong_content_of_tuned_plans_is_a_miss(tmp_path: Path, monkeypatch: pyt
     for content in WRONG:
         DiskCache("plans").put(KEY, content)
         assert plans.load_winner(KEY) is None
+
+
+def test_what_is_put_later_is_there_after_the_next_put(tmp_path: Path) -> None:
+    first, second = DiskCache("first", tmp_path), DiskCache("second", tmp_path)
+    assert first.is_empty() and second.is_empty()
+    first.put_later(lambda: DiskCache.key("late"), b"late")
+    first.put_later(lambda: DiskCache.key("later"), b"later")
+    assert first.is_empty()
+    second.put(DiskCache.key("other"), b"other")
+    assert not first.is_empty() and not second.is_empty()
+    assert [first.get(DiskCache.key(name)) for name in ("late", "later")] == [b"late", b"later"]
+
+
+def test_a_key_that_cannot_be_computed_keeps_nothing(tmp_path: Path) -> None:
+    def key() -> str:
+        raise FileNotFoundError
+
+    store = DiskCache("kind", tmp_path)
+    store.put_later(key, b"content")
+    store.put(DiskCache.key("other"), b"other")
+    assert store.get(DiskCache.key("other")) == b"other"
+
+
+def test_the_hash_of_a_tool_belongs_to_the_file_that_was_asked(tmp_path: Path) -> None:
+    path = tmp_path / "ptxas"
+    path.write_bytes(b"one")
+    tool = Tool(str(path), (13, 0, 0), "", _state(str(path)))
+    assert tool.digest == tool.digest
+    path.write_bytes(b"another")
+    assert tool.digest != tool.digest  # a number that never comes again
+    path.unlink()
+    assert tool.digest != tool.digest

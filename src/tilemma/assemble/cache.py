@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -136,6 +137,10 @@ class DiskCache:
         assert self.root is not None and self.folder is not None
         return is_private(self.root, link=True) and is_private(self.folder) and is_private(path.parent)
 
+    def is_empty(self) -> bool:
+        """Whether nothing of this kind is kept."""
+        return self.folder is None or next(_folders(self.folder), None) is None
+
     def get(self, key: str) -> bytes | None:
         """The bytes stored under ``key``, or None."""
         path = self.path(key)
@@ -163,6 +168,7 @@ class DiskCache:
         """Store ``content`` under ``key``, replacing an earlier entry."""
         path = self.path(key)
         _BYTES.check("DiskCache", "content", content)
+        put_waiting()
         if path is None or len(content) > ENTRY_LIMIT:
             return
         with contextlib.suppress(OSError, ValueError):
@@ -176,6 +182,10 @@ class DiskCache:
             _write(path, self._head(key, content) + content)
             _evict_when_due(self.root, len(content))
 
+    def put_later(self, key: Callable[[], str], content: bytes) -> None:
+        """`put` with the next `put` of this process, or at its end: for a key that takes long to compute."""
+        _waiting.append((self, key, content))
+
     def clear(self) -> int:
         """Remove every entry of this kind (links are removed, their targets stay); how many there were."""
         removed = 0
@@ -185,6 +195,23 @@ class DiskCache:
                     os.unlink(entry.path)
                     removed += 1
         return removed
+
+
+_waiting: list[tuple[DiskCache, Callable[[], str], bytes]] = []
+
+
+@atexit.register
+def put_waiting() -> None:
+    """Store what `DiskCache.put_later` was given."""
+    while _waiting:
+        store, key, content = _waiting.pop()
+        with contextlib.suppress(OSError):  # the key is that of files, which may be gone
+            store.put(key(), content)
+
+
+if hasattr(os, "register_at_fork"):
+    # The parent stores it.
+    os.register_at_fork(after_in_child=_waiting.clear)
 
 
 def _read(path: Path) -> bytes | None:

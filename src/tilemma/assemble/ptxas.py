@@ -291,10 +291,10 @@ class Assembly:
     """
 
     def __init__(
-        self, ptx: str, arch: str, options: Sequence[str], tool: Tool, keep: Callable[[Cubin], None]
+        self, ptx: str, arch: str, options: Sequence[str], tool: Tool, key: Callable[[], str], store: DiskCache
     ) -> None:
-        """Starts ``tool``; ``keep`` takes the result.  Raises PtxasFailed."""
-        self.ptx, self.arch, self.tool, self.keep = ptx, arch, tool, keep
+        """Starts ``tool``, whose result ``store`` keeps by ``key``.  Raises PtxasFailed."""
+        self.ptx, self.arch, self.tool, self.key, self.store = ptx, arch, tool, key, store
         # A temporary folder would take longer to remove than all other steps here.
         self.files: list[Path] = []
         try:
@@ -325,6 +325,7 @@ class Assembly:
     def result(self) -> Cubin:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
         try:
+            key = self.key()  # computed while ptxas works
             status = self.process.wait()
             seconds = time.perf_counter() - self.process.began
             output = self._output()
@@ -342,7 +343,7 @@ class Assembly:
         if (wrong := elf.problem(image, self.arch, elf.entries_of(self.ptx))) is not None:
             raise self._failed(f"wrote no such machine code: {wrong}", tail(output))
         cubin = _cubin(image, self.arch, self.tool, output, seconds)
-        self.keep(cubin)
+        self.store.put(key, _pack(cubin))
         return cubin
 
     def _output(self) -> str:
@@ -433,10 +434,14 @@ def begin(
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)
     store = cache if cache is not None else DiskCache("cubin")
-    key = store.key(_format(), ptx, arch, tuple(options), tool.version, tool.path, tool.digest)
-    if (stored := store.read(key, lambda data: _unpack(data, ptx, arch))) is not None:
-        return Stored(stored)
-    return Assembly(ptx, arch, options, tool, lambda cubin: store.put(key, _pack(cubin)))
+    named = _format(), ptx, arch, tuple(options), tool.version, tool.path
+
+    def key() -> str:
+        return store.key(*named, tool.digest)
+
+    if not store.is_empty() and (found := store.read(key(), lambda data: _unpack(data, ptx, arch))) is not None:
+        return Stored(found)
+    return Assembly(ptx, arch, options, tool, key, store)
 
 
 def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:

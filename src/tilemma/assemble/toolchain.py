@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import mmap
 import os
 import re
 import site
@@ -18,7 +19,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tilemma.forking import ForkSafeLock
 from tilemma.records import record
@@ -60,17 +60,26 @@ class ToolDoesNotRun(ToolError):
 
 @record
 class Tool:
-    """One of NVIDIA's programs: where it is, its release such as (13, 5, 37), the hash of the file, and why it was
-    chosen."""
+    """One of NVIDIA's programs: where it is, its release such as (13, 5, 37), and why it was chosen."""
 
     path: str
     version: Version
-    digest: str = ""
     why: str = ""
+    state: tuple[int, ...] = ()
 
     @property
     def release(self) -> str:
         return ".".join(map(str, self.version))
+
+    @property
+    def digest(self) -> str:
+        """The hash of the file, kept on disk as the release is; of a file that has changed or gone since, a number
+        that never comes again."""
+        with contextlib.suppress(OSError, ValueError), _hashing:  # a second thread waits for the first
+            found = _digest(self.path, self.state)
+            if _state(self.path) == self.state:
+                return found
+        return os.urandom(16).hex()
 
     def __str__(self) -> str:
         return f"{Path(self.path).stem} {self.release}: {self.path} ({self.why})"
@@ -147,17 +156,33 @@ def parse_version(text: str) -> Version | None:
     return tuple(map(int, match.groups())) if match else None
 
 
-def _decoded(data: bytes) -> tuple[Version, str]:
-    """Version and hash of a tool as they are kept on disk."""
-    known: dict[str, Any] = json.loads(data)
-    version, digest = tuple(known["version"]), known["digest"]
-    if not version or not all(type(n) is int for n in version) or type(digest) is not str:
+def _decoded(data: bytes) -> Version:
+    """The release of a tool as it is kept on disk."""
+    version = tuple(json.loads(data))
+    if not version or not all(type(n) is int for n in version):
         raise ValueError
-    return version, digest
+    return version
 
 
-def identify(path: str, variable: str) -> tuple[Version, str]:
-    """The release of the program at ``path`` and the hash of the file; kept on disk by path, size and times.
+def _state(path: str) -> tuple[int, ...]:
+    """What changes with the file's content.  Raises OSError, ValueError."""
+    s = os.stat(path)
+    return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev, s.st_ino
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(path: str, state: tuple[int, ...]) -> str:
+    cache, key = DiskCache("tools"), DiskCache.key("digest", path, state)
+    if (known := cache.get(key)) is not None:
+        return known.decode("ascii", "replace")
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = hashlib.sha256(content).hexdigest()  # in one call, without the interpreter's lock
+    cache.put(key, found.encode())
+    return found
+
+
+def identify(path: str, variable: str) -> tuple[Version, tuple[int, ...]]:
+    """The release of the program at ``path``, kept on disk by path, size and times, and these.
 
     Raises ToolDoesNotRun.
     """
@@ -166,30 +191,27 @@ def identify(path: str, variable: str) -> tuple[Version, str]:
         return ToolDoesNotRun(path=path, reason=reason, variable=variable)
 
     try:
-        state = os.stat(path)
+        state = _state(path)
     except (OSError, ValueError) as error:
         raise fails(getattr(error, "strerror", None) or str(error)) from None
-    cache = DiskCache("tools")
-    key = cache.key(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino)
+    cache, key = DiskCache("tools"), DiskCache.key("release", path, state)
     if (known := cache.read(key, _decoded)) is not None:
-        return known
+        return known, state
     if not os.path.isfile(path):
         raise fails("it is not a file")
     try:
         status, *both = output_of([path, "--version"], seconds=_VERSION_SECONDS)
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError, Stopped) as error:
         raise fails(str(error)) from None
     said = "".join(both)
     version = parse_version(said)
     if version is None:
         raise fails(f"status {status}, `{tail(said)}`")
-    cache.put(key, json.dumps({"version": version, "digest": digest}).encode())
-    return version, digest
+    cache.put(key, json.dumps(version).encode())
+    return version, state
 
 
-_choosing = ForkSafeLock()
+_choosing, _hashing = ForkSafeLock(), ForkSafeLock()
 
 
 @functools.lru_cache(maxsize=16)
@@ -200,7 +222,8 @@ def _choose(name: str, found: tuple[tuple[str, tuple[str, ...]], ...]) -> Tool:
         tools = []
         for path in paths:
             try:
-                tools.append(Tool(path, *identify(path, _variable(name)), why))
+                version, state = identify(path, _variable(name))
+                tools.append(Tool(path, version, why, state))
             except ToolDoesNotRun as error:
                 failures.append(error)
         if tools:
@@ -219,17 +242,19 @@ def find_tool(name: str) -> Tool:
     NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
     """
     found = tuple((why, tuple(paths)) for why, paths in candidates(name).items())
-    with _choosing:  # the hash of a tool takes as long as a kernel: a second thread waits for the first
+    with _choosing:  # a second thread waits for the answer to the first
         return _choose(name, found)
 
 
 @checked(name=_NAME)
 def seek(name: str) -> None:
     """Begin to look for the tool, while there is other work to do: each one found is asked for its release once,
-    which takes the start of a process."""
+    which takes the start of a process, and hashed where results of it may be kept."""
 
     def look() -> None:
-        with contextlib.suppress(ToolError):
-            find_tool(name)
+        with contextlib.suppress(ToolError, OSError, ValueError):
+            tool = find_tool(name)
+            if not DiskCache("cubin").is_empty():
+                _ = tool.digest
 
     threading.Thread(target=look, daemon=True).start()
