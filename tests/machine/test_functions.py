@@ -193,7 +193,7 @@ def test_inlined_places_are_chains_and_files_may_stand_last() -> None:
       .loc 2 40 5, function_name $L__info_string0, inlined_at 1 10 3
       add.u32 %r3, %r0, 1;
       .loc 2 50 7, function_name $L__info_string1+0, inlined_at 2 40 5
-      ld.shared.u32 %r1, [0];""",
+      ld.local.u32 %r1, [0];""",
     )
     ptx += """.file 1 "main.cu"\n.file 2 "/usr/include/library.h", 1700000000, 4242\n
 .section .debug_str
@@ -204,7 +204,7 @@ $L__info_string1:
 .b8 105,110,110,101,114,0
 }
 """
-    ins = next(i for i in parse(ptx).entries["k"].instructions if i.opcode == "ld.shared.u32")
+    ins = next(i for i in parse(ptx).entries["k"].instructions if i.opcode == "ld.local.u32")
     at = ins.location
     assert at is not None and (at.file, at.line, at.function) == ("/usr/include/library.h", 50, "inner")
     assert at.inlined_at is not None and (at.inlined_at.line, at.inlined_at.function) == (40, "_Z3sum")

@@ -194,7 +194,7 @@ class BodyParser:
         vector = {".v2": 2, ".v4": 4}.get(p.token.text, 0)
         if vector:
             p.advance()
-        kind = p.type_name()
+        kind = p.register_type()
         scope = self.scopes[-1]
         while True:
             name = p.word()

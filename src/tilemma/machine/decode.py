@@ -18,7 +18,7 @@ from tilemma.errors import Span
 from tilemma.machine import serialised, syntax
 from tilemma.machine.catalogue import NoSuchForm, NotInTarget
 from tilemma.machine.hazards import Place
-from tilemma.machine.isa import contents, opcodes
+from tilemma.machine.isa import contents, opcodes, operand_types
 from tilemma.machine.memory import FUNCTION_WINDOW, GLOBAL_START, PARAM_WINDOW
 from tilemma.machine.problems import BadOperand, UnsupportedInstruction
 from tilemma.machine.state import F16, F32, F64, PRED, S16, S32, S64, U16, U32, U64, VIEW_CLASS
@@ -207,7 +207,7 @@ class Decoder:
         """The operands, but the cache policy that `.L2::cache_hint` adds at the end."""
         operands = list(self.operands)
         if self.has("L2::cache_hint"):
-            self.src(operands.pop(), "b64")
+            self.src(operands.pop(), "u64")
         return operands
 
     # -- operands
@@ -229,6 +229,7 @@ class Decoder:
         found, row = self.src_any(operand, kind)
         if found != cls and not wide:
             self.bad(f"operand of register class {found} bits where .{kind} is read")
+        self.check_type(operand, kind, wider=wide)
         return row
 
     def src_any(self, operand: syntax.Operand, kind: str) -> tuple[str, int]:
@@ -241,6 +242,7 @@ class Decoder:
             self._note(self.reads, *found)
             return found
         if isinstance(operand, syntax.Immediate):
+            self._check_constant(operand, kind)
             return cls, self.program.constant(cls, immediate_bits(operand, kind))
         if isinstance(operand, syntax.Special):
             return cls, self.program.special(cls, operand)
@@ -253,6 +255,7 @@ class Decoder:
         if isinstance(operand, syntax.Not):
             return self.src(operand.operand, "pred"), True
         if isinstance(operand, syntax.Immediate):
+            self._check_constant(operand, "pred")
             return self.program.constant("p", int(operand.value != 0)), False
         return self.src(operand, "pred"), False
 
@@ -262,6 +265,7 @@ class Decoder:
         found, row = self.dst_any(operand, kind)
         if found != cls and not wide:
             self.bad(f"destination of register class {found} bits where .{kind} is written")
+        self.check_type(operand, kind, wider=wide)
         return row
 
     def dst_any(self, operand: syntax.Operand, kind: str) -> tuple[str, int]:
@@ -276,6 +280,22 @@ class Decoder:
             self.bad(f"{operand} is {'a' if found[0] == 'p' else 'no'} predicate")
         self._note(self.writes, *found)
         return found
+
+    def check_type(self, operand: syntax.Operand, kind: str, *, wider: bool) -> None:
+        """Refuse a register whose declared type the type of the instruction does not go with."""
+        if isinstance(operand, syntax.Register) and not operand_types.fits(operand.type, kind, wider=wider):
+            self.bad(f"{operand} is declared .{operand.type}, which does not go with .{kind}")
+
+    def _check_constant(self, operand: syntax.Immediate, kind: str) -> None:
+        if not operand_types.constant_fits(operand.kind, kind):
+            forms = {"int": "an integer", "f32": "a constant of .f32", "f64": "a floating-point constant"}
+            self.bad(f"{forms[operand.kind]} where .{kind} is read")
+
+    def check_vector(self, items: tuple[syntax.Operand, ...], kind: str, *, wider: bool) -> None:
+        """`check_type` for the registers of a vector."""
+        declared = [x.type for x in items if isinstance(x, syntax.Register)]
+        if not operand_types.vector_fits(declared, kind, wider=wider):
+            self.bad(f"registers declared .{' .'.join(dict.fromkeys(declared))} do not go with .{kind}")
 
     def register_id(self, operand: syntax.Operand) -> int:
         """The number of a register in dataflow and hazards."""
@@ -321,13 +341,23 @@ class Decoder:
             cls, row = self.src_any(base, "u64")
             if cls not in ("32", "64"):
                 self.bad(f"an address register of {cls} bits")
+            self.check_type(base, f"u{cls}", wider=False)
             return AddressRow(RAW[cls], row, operand.offset)
         if isinstance(base, syntax.Symbol):
             value = self.symbol_value(base) + operand.offset
             if self.is_parameter(base):
                 value += PARAM_WINDOW
             return AddressRow(U64, self.program.constant("64", value), 0, base.name)
+        if "local" not in self.mods:
+            self.bad(f"the constant address {base.value:#x}; only .local has constant addresses")
         return AddressRow(U64, self.program.constant("64", base.value + operand.offset), 0)
+
+    def coordinates(self, operand: syntax.Operand, rank: int) -> list[int]:
+        """The rows of the ``rank`` coordinates of a tensor."""
+        coordinates = operand.coordinates if isinstance(operand, syntax.Address) else None
+        if coordinates is None or len(coordinates) != rank:
+            self.bad(f"it needs `[map, {{...}}]` with {rank} coordinates")
+        return [self.src(c, "s32") for c in coordinates]
 
     def is_parameter(self, symbol: syntax.Symbol) -> bool:
         """Whether a name is that of a parameter of the entry."""

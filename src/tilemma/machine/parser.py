@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 
@@ -237,6 +238,14 @@ class Parser(Cursor):
         self.advance()
         return name
 
+    def register_type(self) -> str:
+        token, name = self.token, self.type_name()
+        if name not in syntax.REGISTER_TYPES:
+            raise self.error(
+                f"no register has the type `.{name}`: declare it .b{8 * syntax.TYPE_BYTES[name]}", token
+            )
+        return name
+
     # -- entries and functions
     def entry(self) -> syntax.Entry | None:
         """An entry; None for a declaration without a body.
@@ -386,6 +395,8 @@ class Parser(Cursor):
         if text[:2] in ("0d", "0D"):
             return syntax.Immediate(int(text[2:], 16) ^ (1 << 63 if negative else 0), "f64")
         value_f = -float(text) if negative else float(text)
+        if not math.isfinite(value_f):
+            raise self.error(f"`{text}` is beyond f64")
         return syntax.Immediate(struct.unpack("<Q", struct.pack("<d", value_f))[0], "f64")
 
 

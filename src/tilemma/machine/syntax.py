@@ -19,6 +19,11 @@ TYPE_BYTES = {
     "b128": 16, "pred": 1, "e4m3": 1, "e5m2": 1, "e4m3x2": 2, "e5m2x2": 2, "u16x2": 4, "s16x2": 4, "f32x2": 8,
     "e2m1x2": 1, "e2m3x2": 2, "e3m2x2": 2,
 }  # fmt: skip
+# The types that a register can have; the others are types of instructions only.
+REGISTER_TYPES = (
+    "b8", "u8", "s8", "b16", "u16", "s16", "f16", "b32", "u32", "s32", "f32", "f16x2", "b64", "u64", "s64", "f64",
+    "b128", "pred",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

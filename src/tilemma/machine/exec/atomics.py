@@ -97,7 +97,12 @@ def atom(d: Decoder) -> None:
     d.has("noftz", "v2", "v4", "v8")
     d.only(kind)
     d.program.communicates = True
-    operands = list(d.operands)
+    if op == "cas" and "L2::cache_hint" in d.mods:
+        d.refuse("`.cas` takes no cache policy")
+    operands = d.without_policy()
+    wanted = 2 + (not red) + (op == "cas")
+    if len(operands) != wanted:
+        d.bad(f"{len(operands)} operands beside a cache policy; it takes {wanted}")
     result = None if red else data_registers(d, operands.pop(0), kind, write=True)
     address = d.address(operands[0])
     value = data_registers(d, operands[1], kind, write=False)

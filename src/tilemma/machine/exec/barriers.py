@@ -18,7 +18,7 @@ from tilemma.machine.syntax import Immediate, Instruction
 
 @instruction("bar.warp.sync")
 def warp_sync(d: Decoder) -> None:
-    mask = d.membership = d.barrier = d.src(d.operands[0], "b32")
+    mask = d.membership = d.barrier = d.src(d.operands[0], "u32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -48,8 +48,8 @@ def bar(d: Decoder) -> None:
         kind = "u32" if operation == "popc" else "pred"
         result = (3 if operation == "popc" else 9, d.dst(operands.pop(0), kind))
         predicate = d.src_pred(operands.pop())
-    number = d.src(operands[0], "b32")
-    count = d.src(operands[1], "b32") if len(operands) > 1 else -1
+    number = d.src(operands[0], "u32")
+    count = d.src(operands[1], "u32") if len(operands) > 1 else -1
     if isinstance(operands[0], Immediate) and not 0 <= operands[0].value < 16:
         d.bad(f"barrier {operands[0].value}; there are 0 to 15")
     if len(operands) > 1 and isinstance(operands[1], Immediate) and operands[1].value % 32:

@@ -128,7 +128,7 @@ def _execute(d: Decoder, kind: Kind, types: list[str], k: int, count: int, scale
     out = Fragment(d, operands[0], shape, "D", td, write=True)
     # The pattern is that of integers of the container: pairs of elements in a byte of two.
     pattern = "s4" if kind.container == "u4" else "e4m3"
-    metadata = d.src(operands[4], "b32") if sparse_a else -1
+    metadata = d.src(operands[4], "u32") if sparse_a else -1
     selector = d.immediate(operands[5]) if sparse_a else 0
     rest = operands[6 if sparse_a else 4 :]
     scales = (

@@ -24,7 +24,7 @@ from tilemma.machine.limits import MAX_VARIABLE
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
 from tilemma.machine.native.blocks import address_of
 from tilemma.machine.state import Access, Cta, Frame, Warp
-from tilemma.machine.syntax import Address, Instruction
+from tilemma.machine.syntax import Instruction, Vector
 
 
 class Bulk:
@@ -253,10 +253,14 @@ def tensor(d: Decoder) -> None:
     if im2col and rank < 3:
         d.refuse("the im2col mode needs 3 to 5 dimensions")
     multicast = d.has("multicast::cluster")
+    if multicast and "shared::cluster" not in d.mods:
+        d.refuse("`.multicast::cluster` copies to .shared::cluster")
     d.has("tile", "global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
     if d.has("cta_group::1"):
         # The mbarrier is in the CTA that the copy writes, as without it.
         d.needs(100, accelerated=True)
+        if d.program.arch.startswith("sm_12"):
+            d.refuse("sm_120 has no pairs of CTAs")
     operation = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec"), "none")
     operands = d.without_policy()
     d.only("async", "bulk", "tensor", "reduce")
@@ -264,6 +268,8 @@ def tensor(d: Decoder) -> None:
         (d.mods.index(s) for s in ("shared::cluster", "shared::cta") if s in d.mods), default=99
     )
     if is_load:
+        if im2col and (len(operands) < 4 or not isinstance(operands[3], Vector)):
+            d.bad("the im2col mode takes its offsets in `{ }` behind the mbarrier")
         offsets = [d.src(x, "u16") for x in d.items(operands.pop(3))] if im2col else []
         if im2col and len(offsets) != rank - 2:
             d.bad(f"{len(offsets)} im2col offsets; it takes {rank - 2}")
@@ -280,15 +286,9 @@ def _take(d: Decoder, operands: list[Any], number: int) -> None:
         d.bad(f"{len(operands)} operands beside cache policy and im2col offsets; it takes {number}")
 
 
-def _coordinates(d: Decoder, operand: Any, rank: int) -> list[int]:
-    if not isinstance(operand, Address) or operand.coordinates is None or len(operand.coordinates) != rank:
-        d.bad(f"it needs `[map, {{...}}]` with {rank} coordinates")
-    return [d.src(c, "s32") for c in operand.coordinates]
-
-
 def _tensor_load(d: Decoder, rank: int, operands: Any, multicast: bool, im2col: list[int]) -> None:
     to, the_map = d.address(operands[0]), d.address(operands[1])
-    coordinates = _coordinates(d, operands[1], rank)
+    coordinates = d.coordinates(operands[1], rank)
     barrier = d.address(operands[2])
     mask = d.src(operands[3], "u16") if multicast else -1
     ins = d.ins
@@ -371,7 +371,7 @@ def load_box(
 
 def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str, *, im2col: bool) -> None:
     the_map, source = d.address(operands[0]), d.address(operands[1])
-    coordinates = _coordinates(d, operands[0], rank)
+    coordinates = d.coordinates(operands[0], rank)
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:

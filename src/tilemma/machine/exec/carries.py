@@ -24,10 +24,9 @@ def _arithmetic(d: Decoder, kind: str, count: int, f: Callable[..., int], *, tak
     Without a carry in, f gets 0.
     """
     bits = int(kind[1:])
-    raw = f"b{bits}"
     d.count(count + 1)
-    o = d.dst(d.operands[0], raw)
-    sources = [d.src(x, raw) for x in d.operands[1:]]
+    o = d.dst(d.operands[0], kind)
+    sources = [d.src(x, kind) for x in d.operands[1:]]
     flag = _flag(d)
     number = d.program.register_ids["p", flag]
     if takes:

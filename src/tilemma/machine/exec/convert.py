@@ -12,7 +12,7 @@ from tilemma.machine.decode import RAW, VIEW, Decoder, instruction
 from tilemma.machine.exec.floating import as_bits, as_values
 from tilemma.machine.isa import numerics
 from tilemma.machine.state import VIEW_CLASS
-from tilemma.machine.syntax import TYPE_BYTES, Register
+from tilemma.machine.syntax import TYPE_BYTES
 
 _ROUND = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _PACKED = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "f8_e4m3", "e5m2x2": "f8_e5m2"}
@@ -46,9 +46,8 @@ def cvt(d: Decoder) -> None:
     out = "b32" if to == "tf32" else to
     cls_o, o = d.dst_any(d.operands[0], out)
     cls_a, a = d.src_any(d.operands[1], source)
-    for operand, cls, kind in ((d.operands[0], cls_o, out), (d.operands[1], cls_a, source)):
-        if isinstance(operand, Register) and _size(cls) < TYPE_BYTES[kind]:
-            d.bad(f"{operand} has {8 * _size(cls)} bits, fewer than .{kind}")
+    for operand, kind in ((d.operands[0], out), (d.operands[1], source)):
+        d.check_type(operand, kind, wider=True)
     integral = source in _INT_NUMPY
 
     def run(w: Any, m: Any) -> None:
@@ -120,9 +119,9 @@ def _packed(d: Decoder, to: str, source: str, mode: Any, flags: Any) -> None:
     """Two values into one register: the first source goes to the upper half."""
     element = _PACKED[to]
     out = "b16" if to.startswith("e") else "b32"
-    o = d.dst(d.operands[0], out)
+    o = d.dst(d.operands[0], to)
     if source in _PACKED:
-        a = d.src(d.operands[1], "b16" if source.startswith("e") else "b32")
+        a = d.src(d.operands[1], source)
         v = VIEW["b16" if source.startswith("e") else "b32"]
         inner = _PACKED[source]
 
@@ -166,6 +165,8 @@ def pack(d: Decoder) -> None:
     if to not in _PACK_BITS or "s32" not in d.mods:
         d.unsupported()
     bits, signed = _PACK_BITS[to], to[0] == "s"
+    if ("b32" in d.mods) != (bits < 16):
+        d.refuse("`.b32` stands with types below 16 bits, whose fourth operand it describes, and with these alone")
     d.only("pack", to, "s32", "b32")
     d.count(3 if bits == 16 else 4)
     o = d.dst(d.operands[0], "b32")

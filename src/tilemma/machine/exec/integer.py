@@ -442,7 +442,7 @@ def bit_mask(d: Decoder) -> None:
         one = np.uint64(1)
         return ((((one << count) - one) << start) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
-    function(d, run, "b32", "b32", "b32")
+    function(d, run, "u32", "u32", "u32")
 
 
 def _parts(x: Any, word: Any) -> Any:

@@ -211,7 +211,9 @@ class Fragment:
         self.name = name
         self.cls = "64" if name == "f64" else "32"
         items = d.items(operand)
-        kind = "f64" if name == "f64" else "b32"
+        kind = "b64" if name == "f64" else "b32"
+        if name in ("f32", "f64"):
+            d.check_vector(items, name, wider=False)
         self.rows = np.array([d.dst(x, kind) if write else d.src(x, kind) for x in items])
         self.ids = [d.register_id(x) if type(x).__name__ == "Register" else -1 for x in items]
         self.key = tuple(self.ids)
@@ -369,7 +371,7 @@ def _sparse(d: Decoder, shape: Any, types: Any, satfinite: bool, selector: Any) 
     b = Fragment(d, d.operands[2], shape, "B", tb, write=False)
     c = Fragment(d, d.operands[3], shape, "C", tc, write=False)
     out = Fragment(d, d.operands[0], shape, "D", td, write=True)
-    metadata = d.src(d.operands[4], "b32")
+    metadata = d.src(d.operands[4], "u32")
     ins = d.ins
     ordered = "sp::ordered_metadata" in d.mods or ta in ("e4m3", "e5m2")
 

@@ -354,7 +354,7 @@ def arrive(d: Decoder) -> None:
     state = -1
     if has_state:
         to = operands.pop(0)
-        state = -1 if isinstance(to, Sink) else d.dst(to, "b64")
+        state = -1 if isinstance(to, Sink) else d.dst(to, "u64")
     address = d.address(operands[0])
     amount = d.src(operands[1], "u32") if len(operands) > 1 else -1
     if expects or (amount >= 0 and not partial):
@@ -419,7 +419,7 @@ def wait(d: Decoder) -> None:
     d.only("test_wait", "try_wait")
     p = d.dst(d.operands[0], "pred")
     address = d.address(d.operands[1])
-    kind = "u32" if by_parity else "b64"
+    kind = "u32" if by_parity else "u64"
     wanted = d.src(d.operands[2], kind)
     if len(d.operands) > 3:
         d.src(d.operands[3], "u32")

@@ -91,12 +91,17 @@ def data_registers(d: Decoder, operand: Operand, kind: str, *, write: bool) -> R
     if kind == "b128":
         return _quad_registers(d, operand, write=write)
     items, rows = d.items(operand), []
+    wider = d.parts[0] in ("ld", "ldu", "st") and "async" not in d.mods
     length = next((n for mod, n in _VECTORS.items() if mod in d.mods), 1)
     if len(items) != length:
         d.bad(f"a vector of {len(items)} where one of {length} is needed")
     for item in items:
         cls, row = d.dst_any(item, kind) if write else d.src_any(item, kind)
         rows.append((RAW[cls], row))
+    if length == 1:
+        d.check_type(operand, kind, wider=wider)
+    else:
+        d.check_vector(items, kind, wider=wider)
     return Registers(tuple(rows), TYPE_BYTES[kind], write and kind[0] == "s")
 
 

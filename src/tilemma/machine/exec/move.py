@@ -9,7 +9,8 @@ import numpy as np
 from tilemma.machine.decode import CLASS_BYTES, RAW, VIEW, Decoder, instruction
 from tilemma.machine.limits import MAX_CLUSTER
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from tilemma.machine.syntax import Special, Symbol, Vector
+from tilemma.machine.state import VIEW_CLASS
+from tilemma.machine.syntax import TYPE_BYTES, Special, Symbol, Vector
 
 _WINDOWS = {
     "global": 0, "const": 0, "param": PARAM_WINDOW, "param::entry": PARAM_WINDOW, "shared": SHARED_WINDOW,
@@ -79,6 +80,8 @@ def _wide(d: Decoder, to: Any, source: Any) -> None:
         cls, row = get(x, "b64")
         return [row, row + 1] if cls == "128" else []
 
+    if isinstance(to, Vector) and isinstance(source, Vector):
+        d.refuse("one side of a move is a vector, the other a register")
     outs, ins = rows(to, d.dst_any), rows(source, d.src_any)
     if len(outs) != 2 or len(ins) != 2:
         d.bad("it moves between .b128 registers and pairs of .b64 registers")
@@ -101,7 +104,10 @@ def _width(d: Decoder, cls: str, count: int) -> int:
 
 
 def _pack(d: Decoder, to: Any, source: Vector) -> None:
+    if d.type[0] != "b":
+        d.refuse(f"a vector is moved as .b{8 * TYPE_BYTES[d.type]}")
     cls, o = d.dst_any(to, d.type)
+    d.check_type(to, d.type, wider=False)
     width = _width(d, cls, len(source.items))
     part = f"b{width}"
     rows = [d.src(x, part) for x in source.items]
@@ -121,7 +127,10 @@ def _pack(d: Decoder, to: Any, source: Vector) -> None:
 
 
 def _unpack(d: Decoder, to: Vector, source: Any) -> None:
+    if d.type[0] != "b":
+        d.refuse(f"a vector is moved as .b{8 * TYPE_BYTES[d.type]}")
     cls, a = d.src_any(source, d.type)
+    d.check_type(source, d.type, wider=False)
     width = _width(d, cls, len(to.items))
     part = f"b{width}"
     rows = [d.dst(x, part) for x in to.items]
@@ -181,6 +190,9 @@ def isspacep(d: Decoder) -> None:
     d.needs(90 if space == "shared::cluster" else 0)
     o = d.dst(d.operands[0], "pred")
     cls, a = d.src_any(d.operands[1], "u64")
+    if cls not in ("32", "64"):
+        d.bad(f"an address of {cls} bits")
+    d.check_type(d.operands[1], f"u{cls}", wider=False)
     low, high = {
         "shared": (SHARED_WINDOW, SHARED_WINDOW + (1 << 32)),
         "local": (LOCAL_WINDOW, LOCAL_WINDOW + (1 << 32)),
@@ -205,6 +217,7 @@ def mapa(d: Decoder) -> None:
     kind = d.type
     shared = d.has("shared::cluster")
     d.only(kind)
+    d.count(3)
     if not shared:
         _generic_mapa(d)
         return
@@ -240,7 +253,9 @@ def _generic_mapa(d: Decoder) -> None:
 def getctarank(d: Decoder) -> None:
     d.needs(90)
     d.has("shared::cluster")
-    cls, a = d.src_any(d.operands[1], d.type)
+    d.count(2)
+    a = d.src(d.operands[1], d.type)
+    cls = VIEW_CLASS[VIEW[d.type]]
     o = d.dst(d.operands[0], "u32")
 
     def run(w: Any, m: Any) -> None:

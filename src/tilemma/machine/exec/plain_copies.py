@@ -30,11 +30,14 @@ def plain(d: Decoder) -> None:
     d.needs(90)
     reduces = d.parts[1] == "reduce"
     multicast = d.has("multicast::cluster")
+    if multicast and "shared::cluster" not in d.mods:
+        d.refuse("`.multicast::cluster` copies to .shared::cluster")
     operation, kind = "none", "b128"
     if reduces:
         operation, kind = d.one_of(("add", "min", "max", "and", "or", "xor", "inc", "dec")), d.type
-        if kind not in _REDUCED.get(operation, ()):
-            d.unsupported()
+        place = "global" if "global" in d.mods else "shared::cluster"
+        if kind not in (types := _REDUCED[place].get(operation, ())):
+            d.refuse(f"{operation} in .{place} is for {', '.join('.' + t for t in types)}")
         d.used.add(kind)
         d.has("reduce", "noftz")
         if ("noftz" in d.mods) != (operation == "add" and kind in ("f16", "bf16")):
@@ -99,11 +102,17 @@ def plain(d: Decoder) -> None:
     d.visible(run)
 
 
-# The types of each operation of cp.reduce.async.bulk (PTX ISA).
+# The types of each operation of cp.reduce.async.bulk, by the destination (PTX ISA).
 _REDUCED = {
-    "and": ("b32", "b64"), "or": ("b32", "b64"), "xor": ("b32", "b64"), "inc": ("u32",), "dec": ("u32",),
-    "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"), "min": ("u32", "s32", "u64", "s64", "f16", "bf16"),
-    "max": ("u32", "s32", "u64", "s64", "f16", "bf16"),
+    "shared::cluster": {
+        **dict.fromkeys(("and", "or", "xor"), ("b32",)), **dict.fromkeys(("inc", "dec"), ("u32",)),
+        **dict.fromkeys(("min", "max"), ("u32", "s32")), "add": ("u32", "s32", "u64"),
+    },
+    "global": {
+        **dict.fromkeys(("and", "or", "xor"), ("b32", "b64")), **dict.fromkeys(("inc", "dec"), ("u32",)),
+        **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", "f16", "bf16")),
+        "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"),
+    },
 }  # fmt: skip
 _ELEMENTS = {"b32": "u32", "b64": "u64"}
 

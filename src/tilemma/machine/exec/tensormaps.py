@@ -12,6 +12,7 @@ from tilemma.machine import catalogue as hz
 from tilemma.machine.decode import VIEW, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.isa import tensormap
+from tilemma.machine.isa.copying import CONSTANT_FIELDS
 from tilemma.machine.memory import PARAM_WINDOW, SHARED_WINDOW, BoundMap
 from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Instruction
@@ -37,6 +38,8 @@ def replace(d: Decoder) -> None:
     ordinal = d.immediate(d.operands[1]) if indexed else 0
     if not 0 <= ordinal < count:
         d.bad(f"`.{name}` has ordinals 0 to {count - 1}, not {ordinal}")
+    if name in CONSTANT_FIELDS and not 0 <= d.immediate(d.operands[-1]) <= CONSTANT_FIELDS[name]:
+        d.bad(f"`.{name}` has values 0 to {CONSTANT_FIELDS[name]}")
     value = d.src(d.operands[-1], kind)
     ins = d.ins
 

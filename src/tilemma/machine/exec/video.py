@@ -83,7 +83,9 @@ def scalar(d: Decoder) -> None:
     out_signed = False if compares else types[0] == "s32"
     a_signed, b_signed = (t == "s32" for t in types[-2:])
     comparison = d.one_of(_COMPARE) if compares else None
-    saturates, wraps = d.has("sat"), d.one_of(("clamp", "wrap"), "clamp") == "wrap"
+    saturates, wraps = d.has("sat"), d.one_of(("clamp", "wrap"), "none") == "wrap"
+    if (name in ("shl", "shr")) != any(m in ("clamp", "wrap") for m in d.mods):
+        d.refuse("shifts have `.clamp` or `.wrap`, other operations neither")
     second = _SECONDARY.get(d.mods[-1]) if not compares or d.mods[-1] in _SECONDARY else None
     if second is not None:
         d.used.add(d.mods[-1])
@@ -130,6 +132,10 @@ def multiply_add(d: Decoder) -> None:
     o = d.dst(d.operands[0], "u32")
     # Either the product or c may be negated (`-a`, `-b`, `-c`).
     signs = [-1 if isinstance(x, Negative) else 1 for x in d.operands[1:]]
+    if signs[0] * signs[1] < 0 and signs[2] < 0:
+        d.refuse("the product or c may be negated, not both")
+    if plus and -1 in signs:
+        d.refuse("`.po` takes no negated source")
     plain = [x.operand if isinstance(x, Negative) else x for x in d.operands[1:]]
     (a, a_part), (b, b_part), (c, c_part) = (_selected(d, x) for x in plain)
 
@@ -155,6 +161,8 @@ def simd(d: Decoder) -> None:
     signed = [t == "s32" for t in types[-2:]]
     comparison = d.one_of(_COMPARE) if compares else None
     saturates, sums = d.has("sat"), d.has("add")
+    if saturates and sums:
+        d.refuse("`.sat` and `.add` do not stand together")
     d.only()
     d.count(4)
     (o, mask), (a, a_parts), (b, b_parts) = (

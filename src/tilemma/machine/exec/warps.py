@@ -37,7 +37,8 @@ def shfl(d: Decoder) -> None:
     to, predicate = d.pair(d.operands[0])
     o = d.dst(to, "b32")
     p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
-    a, b, c, mask = (d.src(x, "b32") for x in d.operands[1:5])
+    a, b, c = (d.src(x, "b32") for x in d.operands[1:4])
+    mask = d.src(d.operands[4], "u32")
     d.membership = mask
     ins, program = d.ins, d.program
     given = d.register_id(d.operands[1]) if isinstance(d.operands[1], Register) else -1
@@ -107,7 +108,7 @@ def vote(d: Decoder) -> None:
     d.only("sync", out)
     o = d.dst(d.operands[0], out)
     a, negated = d.src_pred(d.operands[1])
-    mask = d.membership = d.src(d.operands[2], "b32")
+    mask = d.membership = d.src(d.operands[2], "u32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:
@@ -131,9 +132,9 @@ def match(d: Decoder) -> None:
     to, predicate = d.pair(d.operands[0])
     if predicate is not None and not everything:
         d.bad("`match.any` has no predicate")
-    o = d.dst(to, "b32")
+    o = d.dst(to, "u32")
     p = d.dst(predicate, "pred") if predicate is not None and not isinstance(predicate, Sink) else -1
-    a, mask = d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
+    a, mask = d.src(d.operands[1], kind), d.src(d.operands[2], "u32")
     d.membership = mask
     ins = d.ins
 
@@ -174,7 +175,8 @@ def redux(d: Decoder) -> None:
     d.needs(80)
     if kind == "f32" and Arch.parse(d.program.arch).number >= 110:
         d.refuse("redux of .f32 is for sm_100a and its family")
-    o, a, mask = d.dst(d.operands[0], kind), d.src(d.operands[1], kind), d.src(d.operands[2], "b32")
+    value = "u32" if kind == "b32" else kind
+    o, a, mask = d.dst(d.operands[0], value), d.src(d.operands[1], value), d.src(d.operands[2], "u32")
     d.membership = mask
     reduce = {
         "add": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "and": np.bitwise_and.reduce,
@@ -211,11 +213,11 @@ def elect(d: Decoder) -> None:
     d.needs(90)
     d.only("sync")
     to, predicate = d.pair(d.operands[0])
-    o = d.dst(to, "b32") if not isinstance(to, Sink) else -1
+    o = d.dst(to, "u32") if not isinstance(to, Sink) else -1
     if predicate is None:
         d.bad("`d|p` is needed")
     p = d.dst(predicate, "pred")
-    mask = d.membership = d.src(d.operands[1], "b32")
+    mask = d.membership = d.src(d.operands[1], "u32")
     ins = d.ins
 
     def run(f: Frame, m: Any) -> None:

@@ -59,6 +59,8 @@ class Form:
         operands = list(d.operands)
         d_items = d.items(operands[0])
         self.d_rows = np.array([d.dst(x, "b32") for x in d_items])
+        if self.td == "f32":
+            d.check_vector(d_items, "f32", wider=False)
         self.d_ids = [d.register_id(x) for x in d_items]
         need = self.n // 2 // fragments.elements_per_register("f32" if self.td in ("f32", "s32") else "f16")
         if len(self.d_rows) != need:
@@ -72,12 +74,12 @@ class Form:
             self.a_descriptor = -1
         else:
             self.a_ids = []
-            self.a_descriptor = d.src(operands[1], "b64")
-        self.b_descriptor = d.src(operands[2], "b64")
+            self.a_descriptor = d.src(operands[1], "u64")
+        self.b_descriptor = d.src(operands[2], "u64")
         self.metadata = self.selector = -1
         self._accumulators: Any = None
         if self.sparse:
-            self.metadata, self.selector = d.src(operands[3], "b32"), d.immediate(operands[4])
+            self.metadata, self.selector = d.src(operands[3], "u32"), d.immediate(operands[4])
             self.a_ids.append(d.register_id(operands[3]))
             del operands[3:5]
         scale = operands[3]

@@ -93,10 +93,12 @@ class Registers:
     def __init__(self, d: Decoder, operand: Any, at: Place, *, write: bool) -> None:
         self.at = at
         self.cls = "64" if at.name == "f64" else "32"
-        kind = "f64" if at.name == "f64" else "b32"
+        kind = "b64" if at.name == "f64" else "b32"
         items = d.items(operand)
         if len(items) != at.registers:
             d.bad(f"operand {at.letter} has {len(items)} registers, .{at.name} needs {at.registers}")
+        if at.name in ("f32", "f64"):
+            d.check_vector(items, at.name, wider=False)
         self.rows = np.array([d.dst(x, kind) if write else d.src(x, kind) for x in items])
 
     def load(self, w: Any) -> Any:

@@ -183,7 +183,10 @@ FORMS: dict[str, tuple[Row, ...]] = {
     ),
     "match": (Row("b32 b64", "sync any|all", 70),),
     "mov": (Row(f"{_BITS} {_WIDE} f32 f64", "[v2|v4]"), Row("b128 pred")),
-    "cvta": (Row("u32 u64", "[to] global|shared|shared::cta|shared::cluster|local|const|param|param::entry"),),
+    "cvta": (
+        Row("u32 u64", "[to] global|shared|shared::cta|local|const|param|param::entry"),
+        Row("u32 u64", "[to] shared::cluster", 90),
+    ),
     "activemask": (Row("b32"),),
     "mapa": (Row("u32 s32 u64", "[shared::cluster]", 90),),
     "getctarank": (Row("u32 s32 u64", "[shared::cluster]", 90),),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilemma.machine.isa.copying import COPYING
 from tilemma.machine.isa.rows import Row
 
 _SHARED = "[shared|shared::cta]"
@@ -74,6 +75,7 @@ SYNCHRONISING: dict[str, tuple[Row, ...]] = {
     "shfl.sync": (Row("b32", "up|down|bfly|idx"),),
     "movmatrix": (Row("b16", "sync aligned m8n8 trans"),),
     "wgmma.fence": _GROUPS, "wgmma.commit_group": _GROUPS, "wgmma.wait_group": _GROUPS,
+    **COPYING,
 }  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def key_of(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
     """The key of an opcode, and its other words; None where none of these tables is about it."""
     if parts[0] in ("bar", "barrier"):
         parts = tuple(p for p in parts if p != "cta")
-    for n in (3, 2, 1):
+    for n in (5, 3, 2, 1):
         key = ".".join(parts[:n])
         if key in SYNCHRONISING:
             return key, parts[n:]
