@@ -95,10 +95,10 @@ def _overlapped(tiles: t.For, registers: int, log: list[Decision]) -> t.Body | N
     found = _found(tiles)
     if found is None or found.stored.dst.dtype.bits > 16:
         return None  # a tile that is not narrowed needs as many registers again
-    # Accumulator and packed tile: 32-bit registers of a warpgroup's threads.
-    area = found.plan.shape[0] * found.plan.shape[1] // found.plan.level.threads
+    # Accumulators and packed tile: 32-bit registers of a warpgroup's threads.
+    sums = sum(_area(op.plan) for op in found.before if isinstance(op, t.DeclareFragment) and op.plan)
     if (
-        area + area * found.stored.dst.dtype.bits // 32 + _OTHERS > registers
+        sums + _area(found.plan) * found.stored.dst.dtype.bits // 32 + _OTHERS > registers
         or _uneven(found)
         or _used(found)
         or _local(found)
@@ -126,6 +126,11 @@ def _found(tiles: t.For) -> _Tile | None:
     if plan is None or len(loops) != 1:
         return None
     return _Tile(tiles, before, loops[0], pieces, mc, plan, stores[0])
+
+
+def _area(plan: FragmentPlan) -> int:
+    """Registers of a thread for an accumulator; 0 for other fragments."""
+    return plan.shape[0] * plan.shape[1] // plan.level.threads if plan.role == "C" else 0
 
 
 def _delayed(found: _Tile) -> t.Body:
