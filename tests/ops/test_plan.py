@@ -21,7 +21,7 @@ from tilemma.ops.plan import Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
-from tilemma.runtime.arrays import describe, row_major
+from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 H200 = Hardware()
 
@@ -213,16 +213,20 @@ def test_products_of_copied_operands_are_pipelined() -> None:
     assert all(x.by_hand for x in candidates(p, H200) if x.pack)
 
 
+def of(x: ArrayRef, dtype: str) -> ArrayRef:
+    return x._replace(dtype=dtypes.dtype(dtype))
+
+
 @pytest.mark.parametrize("index", range(len(PIPELINED)))
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_kernels_keep_to_registers(index: int, activation: str | None) -> None:
+@pytest.mark.parametrize("activation, out", [(None, "f16"), ("gelu", "f16"), ("gelu", "f32")])
+def test_kernels_keep_to_registers(index: int, activation: str | None, out: str) -> None:
     """No spills and no warnings of the assembler for the kernels that the plan takes for large products."""
     try:
         find_tool("ptxas")
     except ToolError as e:
         pytest.skip(e.message)
     p = problem(4096, 4096, 4096)
-    p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
+    p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""), out=of(p.out, out))
     tile, _ = PIPELINED[index]
     narrow = problem(16, 4096, 4096)
     plans = [x for q in (p, narrow) for x in candidates(q, H200) if x.tile == tile and x.kernel == "pipelined"]
@@ -235,6 +239,13 @@ def test_kernels_keep_to_registers(index: int, activation: str | None) -> None:
     facts = facts_of(dict(zip(names, step.args, strict=False)))
     cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
     assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0
+
+
+def test_large_results_of_4_bytes_are_stored_by_tma() -> None:
+    """A store from registers keeps the tensor cores waiting."""
+    for dtype, out in (("f16", "f32"), ("s8", "s32")):
+        p = problem(4096, 4096, 4096, dtype)
+        assert ranked(replace(p, out=of(p.out, out)), H200)[0].plan.store == "tma"
 
 
 def test_the_cpu_gets_few_large_tiles() -> None:

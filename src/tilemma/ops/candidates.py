@@ -36,6 +36,8 @@ NARROWEST_PART = 40
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
 SHARED_RING = 5
+# Results of 4 bytes gained 2 to 10 % by tensor stores, but nothing where a block has one tile of 64 rows.
+TENSOR_STORE_ROWS = {2: 64, 4: 128}
 # Tile rows that blocks walk together.
 RASTER = 16
 
@@ -132,16 +134,16 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if ways[0] and len(problem.outer) != 1:
             continue
         size = p.out.dtype.bytes
-        # A lane's neighbouring f32 fill whole sectors: they need no detour through shared memory.
         # Tensor stores write whole 16-byte units, over the edge too.
         whole = p.out.shape[2] * size % 16 == 0 and p.grouped != "columns"
-        by_tma = size == 2 and whole and aligned(p.out) and not swap
+        by_tma = size in TENSOR_STORE_ROWS and whole and aligned(p.out) and not swap
         for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))):
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
             # Boxes of a store by TMA are half a swizzle wide, or whole ones.
-            store = "tma" if by_tma and (tile[1] % 64 == 0 or tile[1] > 64) else "direct"
+            boxes = by_tma and (tile[1] % (LINE // size) == 0 or tile[1] > LINE // size)
+            store = "tma" if boxes and tile[0] >= TENSOR_STORE_ROWS[size] else "direct"
             staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
             most = PROMOTED_RING if p.promote else LARGEST_RING
             stages = min(most, (on.shared - _reserved(p, tile, groups) - staging) // _stage(p, tile))
