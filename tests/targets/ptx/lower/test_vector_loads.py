@@ -259,9 +259,20 @@ def loads(ptx: str) -> set[str]:
 
 def test_loads_of_rows_are_vectors() -> None:
     assert loads(product.compile("sm_90a", T="f32").ptx) == {"v4.b32"}
-    assert loads(product.compile("sm_90a", T="f64").ptx) == {"v2.b64"}
+    assert loads(product.compile("sm_90a", T="f64").ptx) == {"v2.b64", "b64"}
     assert loads(widened.compile("sm_90a").ptx) == {"v4.b32"}
     # Nor does a tile that no multiply reads: other shared loads are of the copy to memory, 16 bytes as well.
     assert loads(converted.compile("sm_90a").ptx) == {"v4.b32"}
     # A lane cannot take neighbours of one operand alone.
     assert loads(product.compile("sm_90a", T="f64", RHS="col", B0="K", B1=32).ptx) == {"b64"}
+
+
+def test_vectors_of_f64_are_neighbours_in_the_instruction() -> None:
+    """ptxas joins loads of neighbours at one register, and copies registers that lie apart before each multiply."""
+    ptx = product.compile("sm_90a", T="f64").ptx
+    operands = [x.split(", ") for x in re.findall(r"\{([^{}]*)\}", "".join(re.findall(r"mma\.sync.*", ptx)))]
+    vectors = re.findall(r"ld\.shared\.v2\.b64 \{(\S+), (\S+)\}", ptx)
+    assert vectors and all(x[x.index(a) + 1] == b for a, b in vectors for x in operands if a in x)
+    found = re.findall(r"ld\.shared\.b64 \S+, \[([^+\]]+)\+?(-?\d+)?\]", ptx)
+    single = {(base, int(at or 0)) for base, at in found}
+    assert single and not any((base, at + 8) in single for base, at in single)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from tilemma import dtypes
 from tilemma.dtypes import DType
 from tilemma.ir import tile
-from tilemma.ir.lane import CopyInstr, Imm, Reg, Vec
+from tilemma.ir.lane import CopyInstr, Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space, View
 from tilemma.targets.ptx.lower.context import Lowering, RegisterTile, SharedTile, lowers
 from tilemma.targets.ptx.lower.control import assign
@@ -130,11 +130,11 @@ def _vectors(lo: Lowering, found: RegisterTile, src: View) -> None:
     """
     where, size = lane_layout(lo, found.plan), src.dtype.bytes
     strided = size == 8 and atom_of(found.plan).kind != "fma"
-    rows: dict[int, dict[int, Reg]] = {}
+    rows: dict[int, dict[int, tuple[int, Reg]]] = {}
     for atom, regs in found.regs.items():
         for value, reg in enumerate(regs):
             row, col = element_place(found.plan, atom, value)
-            rows.setdefault(row, {})[col // 4 if strided else col] = reg
+            rows.setdefault(row, {})[col // 4 if strided else col] = value, reg
     for down, held in rows.items():
         columns = sorted(held)
         assert columns == list(range(len(columns)))
@@ -143,9 +143,26 @@ def _vectors(lo: Lowering, found: RegisterTile, src: View) -> None:
             # The lane's own column, of which there are four, counts twice.
             right = where.col * 2 + 4 * first if strided else where.col + first
             spot = place(lo, src, (where.row + down, right))
-            regs = tuple(held[first + i] for i in range(count))
+            values, taken = zip(*(held[first + i] for i in range(count)), strict=True)
+            together = values == tuple(range(values[0], values[0] + count))
+            if strided and not together and _apart(lo, taken, spot.address):
+                continue
             vector = f"v{count}." if count > 1 else ""
-            lo.e.do(f"ld.shared.{vector}b{8 * size}", (Vec(regs),) if count > 1 else regs, (spot.address,))
+            lo.e.do(f"ld.shared.{vector}b{8 * size}", (Vec(taken),) if count > 1 else taken, (spot.address,))
+
+
+def _apart(lo: Lowering, regs: tuple[Reg, ...], at: Mem) -> bool:
+    """Loads two neighbouring f64, which the instruction has in registers apart, one by one, if it can.
+
+    ptxas (13.5) joins loads of neighbours, and copies their registers before each multiply, unless the addresses
+    are in registers of their own.
+    """
+    if len(regs) != 2 or not isinstance(at.base, Reg) or at.offset % 16:
+        return False
+    other = lo.e.pure("xor.b32", "b32", at.base, Imm(8, "b32"), hint="addr")
+    for reg, base in zip(regs, (at.base, other), strict=True):
+        lo.e.do("ld.shared.b64", (reg,), (Mem(base, at.offset),))
+    return True
 
 
 def _by_fields(lo: Lowering, found: RegisterTile, src: View, stored: DType) -> None:
