@@ -51,17 +51,28 @@ def test_the_choice_is_the_best_estimate(m: int, n: int, k: int) -> None:
     assert all(e.seconds > 0 and e.why for e in found)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(5000, 17000), st.integers(5000, 17000), st.integers(4096, 9000))
-def test_large_products_off_tensor_cores_copy_few_bytes(dtype: str, m: int, n: int, k: int) -> None:
+def test_large_products_off_tensor_cores_copy_few_bytes(m: int, n: int, k: int) -> None:
     """Of thousands of tiles the last wave counts little: an operation needs as few bytes as any tile allows."""
-    p = problem(m, n, k, dtype, row_a=-(-k // 4) * 4, row_b=-(-k // 4) * 4)
+    p = problem(m, n, k, "f32", row_a=-(-k // 4) * 4, row_b=-(-k // 4) * 4)
 
     def carried(plan: Plan) -> float:
         return 1 / plan.tile[0] + 1 / plan.tile[1]
 
     assert carried(ranked(p, H200)[0].plan) == min(carried(x) for x in candidates(p, H200) if x.kernel == "ahead")
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.integers(1000, 9000), st.integers(1000, 9000))
+def test_f64_takes_tiles_that_fill_the_last_wave(m: int, n: int) -> None:
+    """The operations of the rounds in which blocks compute tiles are at most a tenth more than any tile's."""
+    p = problem(m, n, 4096, "f64")
+
+    def rounds(plan: Plan) -> int:
+        return -(-tasks(p, plan) // H200.sms) * area(plan)
+
+    assert rounds(ranked(p, H200)[0].plan) <= 1.1 * min(rounds(x) for x in candidates(p, H200) if x.tile[0] == 128)
 
 
 def tasks(p: Problem, plan: Plan) -> int:

@@ -79,6 +79,9 @@ COLUMNS_OF_THREE = 192
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
+# Tiles of f64, which copies ahead: their last wave counts where a tile takes long.  Steps of 32 are 2 to 4 % faster
+# than those of 16.
+TILES_F64 = (((128, 128, 32), 2), ((128, 96, 32), 2), ((128, 64, 32), 2), ((64, 64, 32), 1))
 PARTS = tuple(sorted({*SPLITS, 7, 14}))
 # Parts are for SMs without a task: no more parts than so many for each.
 SPLIT_ROUNDS = 2
@@ -122,8 +125,12 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     for tile, groups in TILES:
         if not problem.promote or tile[1] == 64:
             yield Plan("tiles", tile_for(problem, tile), groups)
-        if not problem.on_tensor_cores:
+        if not problem.on_tensor_cores and problem.lhs.dtype.bits == 32:
             yield Plan("ahead", tile_for(problem, tile), groups)
+    for tile, groups in TILES_F64 if problem.lhs.dtype.name == "f64" else ():
+        # Three stages fit, or the steps are shorter.
+        depth = tile[2] if 24 * (tile[0] + tile[1]) * tile[2] <= on.shared else tile[2] // 2
+        yield Plan("ahead", (*tile[:2], depth), groups)
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
     for swap in (False, True):

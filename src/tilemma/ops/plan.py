@@ -145,8 +145,10 @@ SCALAR = 256.0
 # with tiles of 128x256, 13 % with 128x128, and 37 % if they do not come with the tiles.
 ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 # Bytes a clock that cp.async writes and warps read again and again, in slots that arithmetic could use: by so much
-# f32 and f64 were slower with tiles of 64 x 64 than with 128 x 128.
+# f32 was slower with tiles of 64 x 64 than with 128 x 128.
 CARRIED = 35.0
+# Clocks for each of K that f64 takes besides: tiles of 96 and 64 columns took 0.765 and 0.514 of the time of 128.
+STEP_F64 = 6.0
 # The cost of launching clusters: their blocks start together, and none ends before the others.  The share of the
 # time that blocks which share tiles wait for each other.
 CLUSTER, SHARING = 2.7e-06, 0.025
@@ -236,7 +238,8 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
     shared = ((rows // 64) * (64 + columns) * depth * size + (left + right) / 2) / SHARED_RATE
     cache = _read(p, plan) / on.cache * busy
     if plan.kernel == "ahead" and aligned(p.lhs) and aligned(p.rhs):
-        return max(tensor, cache) + (left + right) / CARRIED, "arithmetic"
+        more = STEP_F64 * depth if p.acc == "f64" else (left + right) / CARRIED
+        return max(tensor, cache) + more, "arithmetic"
     if plan.kernel != "pipelined":
         # No overlap: the block waits for its copies, then multiplies.
         return tensor + (cache + 1200) * (
