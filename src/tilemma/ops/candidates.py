@@ -79,8 +79,8 @@ COLUMNS_OF_THREE = 192
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
 CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
-# Tiles of f64, which copies ahead: their last wave counts where a tile takes long.  Steps of 32 are 2 to 4 % faster
-# than those of 16.
+# Tiles of f64, which copies ahead: the last wave counts, because a tile takes long.  Steps of 32 are 2 to 4 %
+# faster than those of 16.
 TILES_F64 = (((128, 128, 32), 2), ((128, 96, 32), 2), ((128, 64, 32), 2), ((64, 64, 32), 1))
 PARTS = tuple(sorted({*SPLITS, 7, 14}))
 # Parts are for SMs without a task: no more parts than so many for each.

@@ -268,9 +268,10 @@ def test_loads_of_rows_are_vectors() -> None:
 
 
 def test_vectors_of_f64_are_neighbours_in_the_instruction() -> None:
-    """ptxas joins loads of neighbours at one register, and copies registers that lie apart before each multiply."""
+    """ptxas joins neighbouring loads from one register, and copies what lies apart before each multiply."""
     ptx = product.compile("sm_90a", T="f64").ptx
-    operands = [x.split(", ") for x in re.findall(r"\{([^{}]*)\}", "".join(re.findall(r"mma\.sync.*", ptx)))]
+    multiplies = "".join(re.findall(r"mma\.sync.*", ptx))
+    operands = [x.split(", ") for x in re.findall(r"\{([^{}]*)\}", multiplies)]
     vectors = re.findall(r"ld\.shared\.v2\.b64 \{(\S+), (\S+)\}", ptx)
     assert vectors and all(x[x.index(a) + 1] == b for a, b in vectors for x in operands if a in x)
     found = re.findall(r"ld\.shared\.b64 \S+, \[([^+\]]+)\+?(-?\d+)?\]", ptx)
