@@ -485,6 +485,38 @@ def test_a_tensor_map_is_changed_and_used(assembles: Callable[[str, str], None])
     assert [h.code for h in unfenced.hazards] == ["missing-tensor-map-fence"]
 
 
+@pytest.mark.parametrize(("atomicity", "unit"), [(0, 16), (1, 32), (3, 64)])
+def test_the_atomicity_of_a_swizzle_is_changed(
+    atomicity: int, unit: int, assembles: Callable[[str, str], None]
+) -> None:
+    """Units of 16, 32 or 64 bytes change places by the low bits of the number of their line of 128 bytes."""
+    field = f"tensormap.replace.tile.swizzle_atomicity.shared::cta.b1024.b32 [%r2], {atomicity};"
+    ptx = (
+        REPLACED.replace("sm_90a", "sm_100a")
+        .replace("tile[256]", "tile[1024]")
+        .replace("[%r3], 64", "[%r3], 1024")
+    )
+    start, end = (ptx.index("tensormap.replace.tile.global_dim"), ptx.index("COPY: bar.warp"))
+    ptx = ptx[:start] + field + "\n  " + ptx[end:]
+    ptx = ptx.replace("tensor.1d", "tensor.2d").replace("{0}", "{0, 0}")
+    read = ptx.index("and.b32 %r7")
+    moved = "ld.shared.v4.u32 {%r4, %r5, %r6, %r8}, [%r7+@]; st.global.v4.u32 [%d3+@], {%r4, %r5, %r6, %r8};"
+    ptx = (
+        ptx[:read]
+        + f"""shl.b32 %r7, %r0, 5; add.u32 %r7, %r7, %r1; mul.wide.u32 %d6, %r0, 32;
+      add.s64 %d3, %d3, %d6; {moved.replace("@", "0")} {moved.replace("@", "16")} ret; }}\n"""
+    )
+    assembles(ptx, "sm_100a")
+    rows, out = np.arange(256, dtype=np.uint32).reshape(8, 32), np.zeros((8, 32), np.uint32)
+    args = {"map": machine.TensorMap(rows, (32, 8), 128), "o": rows, "made": np.zeros(32, np.uint32), "out": out}
+    verdict = machine.check(ptx, {"grid": 1, "block": 32, "read_only": ["o"]}, args, schedules=2)
+    assert verdict.ok, verdict.render()
+    units = 128 // unit
+    for line in range(8):
+        moved = out[line].reshape(units, -1)[np.arange(units) ^ line % units]
+        assert (moved.reshape(-1) == rows[line]).all()
+
+
 def test_vectors_of_special_registers_and_of_floats(assembles: Callable[[str, str], None]) -> None:
     """`mov.v4` of `%tid`, `red` and `atom` of vectors (the type may stand before the operation), MMIO
     accesses and the fences with old names."""

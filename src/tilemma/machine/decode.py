@@ -203,11 +203,11 @@ class Decoder:
         if len(self.operands) not in numbers:
             self.bad(f"{len(self.operands)} operands; it takes {' or '.join(map(str, numbers))}")
 
-    def without_policy(self) -> list[syntax.Operand]:
-        """The operands, but the cache policy that `.L2::cache_hint` adds at the end."""
+    def without_policy(self, behind: int = 0) -> list[syntax.Operand]:
+        """The operands, but the cache policy that `.L2::cache_hint` adds: ``behind`` others stand behind it."""
         operands = list(self.operands)
-        if self.has("L2::cache_hint"):
-            self.src(operands.pop(), "u64")
+        if self.has("L2::cache_hint") and len(operands) > behind:
+            self.src(operands.pop(len(operands) - 1 - behind), "u64")
         return operands
 
     # -- operands

@@ -147,10 +147,10 @@ WARPS = (
     "isspacep"
     "[[.global|.local|.shared|.shared::cta|.shared::cluster|.const|.param|.param::entry|.generic]] %p0, %d0;",
     "movmatrix.sync.aligned.m8n8[[.trans]].b16 %r0, %r1;",
-    "ldmatrix.sync.aligned.m8n8.(x1|x2|x4)[[.trans]][[.shared|.shared::cta|.global]].(b16|b8) {%r0[[,"
-    " %r1|, %r1, %r2, %r3]]}, [%d34];",
-    "stmatrix.sync.aligned.m8n8.(x1|x2|x4)[[.trans]][[.shared|.shared::cta]].(b16|b8) [%d34], {%r0[[,"
-    " %r1|, %r1, %r2, %r3]]};",
+    "ldmatrix.sync.aligned.(m8n8|m8n16|m16n16|m16n8).(x1|x2|x4)[[.trans]][[.shared|.shared::cta|.global]]"
+    ".(b16|b8|b8x16.b6x16_p32|b8x16.b4x16_p64) {%r0[[, %r1|, %r1, %r2, %r3]]}, [%d34];",
+    "stmatrix.sync.aligned.(m8n8|m8n16|m16n16|m16n8).(x1|x2|x4)[[.trans]][[.shared|.shared::cta]]"
+    ".(b16|b8|b8x16.b6x16_p32) [%d34], {%r0[[, %r1|, %r1, %r2, %r3]]};",
     "wmma.load.(a|b).sync.aligned.(row|col).(m16n16k16|m8n32k16|m32n8k16)"
     "[[.global|.shared|.shared::cta]].(f16|bf16|s8)"
     " {%r0, %r1, %r2, %r3[[, %r4, %r5, %r6, %r7]]}, [%d0][[, %r9]];",

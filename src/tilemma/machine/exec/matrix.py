@@ -12,7 +12,7 @@ from tilemma.dtypes import dtype
 from tilemma.machine import access, provenance
 from tilemma.machine.catalogue import SparseMetadata
 from tilemma.machine.decode import RAW, AddressRow, Decoder, instruction
-from tilemma.machine.exec import aligned
+from tilemma.machine.exec import aligned, byte_matrices
 from tilemma.machine.isa import forms, fragments, sparse, sums
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
@@ -27,9 +27,7 @@ _SHARED = ("shared", "shared::cta")
 def _matrix_modifiers(d: Decoder) -> tuple[int, bool]:
     num = d.one_of({"x1": 1, "x2": 2, "x4": 4})
     trans = d.has("trans")
-    if d.one_of(("m8n8", "m16n16", "m8n16", "m16n8")) != "m8n8" or d.type != "b16":
-        d.unsupported("shapes other than m8n8 of .b16")
-    d.only("sync", "aligned", "b16", *_SHARED)
+    d.only("sync", "aligned", "m8n8", "b16", *_SHARED)
     return num, trans
 
 
@@ -48,9 +46,12 @@ def _rows(d: Decoder, operand: Any, *, write: bool, kind: str = "b32") -> Any:
 
 @instruction("ldmatrix.sync")
 def ldmatrix(d: Decoder) -> None:
-    d.needs(75)
-    num, trans = _matrix_modifiers(d)
+    d.count(2)
     rows = _rows(d, d.operands[0], write=True)
+    if d.type != "b16":
+        byte_matrices.load(d, _matrix_address(d, d.operands[1]), rows)
+        return
+    num, trans = _matrix_modifiers(d)
     if len(rows) != num:
         d.bad(f"{len(rows)} registers for x{num}")
     patterns = SharedPatterns(_matrix_address(d, d.operands[1]), 16)
@@ -100,10 +101,13 @@ def ldmatrix(d: Decoder) -> None:
 
 @instruction("stmatrix.sync")
 def stmatrix(d: Decoder) -> None:
-    d.needs(90)
-    num, trans = _matrix_modifiers(d)
+    d.count(2)
     address = _matrix_address(d, d.operands[0])
     rows = _rows(d, d.operands[1], write=False)
+    if d.type != "b16":
+        byte_matrices.store(d, address, rows)
+        return
+    num, trans = _matrix_modifiers(d)
     if len(rows) != num:
         d.bad(f"{len(rows)} registers for x{num}")
     the_map = fragments.stmatrix_map(num, trans)

@@ -43,20 +43,23 @@ def plain(d: Decoder) -> None:
         if ("noftz" in d.mods) != (operation == "add" and kind in ("f16", "bf16")):
             d.refuse("`.noftz` stands with .add of f16 and bf16, and with these alone")
     d.has("global", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group")
-    operands = d.without_policy()
+    masked = d.has("cp_mask")
+    operands = d.without_policy(behind=int(masked))
     d.only("async", "bulk")
-    d.has("ignore_oob")
-    if "ignore_oob" in d.mods or "cp_mask" in d.mods:
-        d.unsupported()
     spaces = [m for m in d.mods if m in ("global", "shared::cluster", "shared::cta")]
     if len(spaces) != 2:
         d.bad("it needs a destination and a source space")
     to, source, size = d.address(operands[0]), d.address(operands[1]), d.src(operands[2], "u32")
     stores = spaces[0] == "global"
-    if len(operands) != 4 - stores + multicast:
-        d.bad(f"{len(operands)} operands beside a cache policy; it takes {4 - stores + multicast}")
+    if masked:
+        d.needs(100)
+        if not stores or reduces:
+            d.refuse("`.cp_mask` is for copies to .global that do not reduce")
+    if len(operands) != 4 - stores + multicast + masked:
+        d.bad(f"{len(operands)} operands beside a cache policy; it takes {4 - stores + multicast + masked}")
     barrier = None if stores else d.address(operands[3])
     mask = d.src(operands[4], "u16") if multicast else -1
+    chosen = d.src(operands[3], "u16") if masked else -1
     from_shared = spaces[1] == "shared::cta" and not stores
     ins = d.ins
 
@@ -80,8 +83,13 @@ def plain(d: Decoder) -> None:
                 (allocation, _, first), *_rest = global_access.locate(
                     f, ins, np.array([lane]), at[[lane]], 16, "write to"
                 )
-                item = min(16, TYPE_BYTES[kind])
+                item = 1 if chosen >= 0 else min(16, TYPE_BYTES[kind])
                 items = np.arange(0, n, item, dtype=np.int64)
+                if chosen >= 0:
+                    # Bit i of the mask is for byte i of each 16.
+                    items = items[int(w.v[0][chosen][lane]) >> (items & 15) & 1 == 1]
+                    if not len(items):
+                        continue
                 where = items + offset
                 issue_store(
                     f, ins, int(lane), allocation, items + int(first[0]), where, where, item, operation,

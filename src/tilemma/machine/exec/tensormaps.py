@@ -25,8 +25,6 @@ def replace(d: Decoder) -> None:
     """``tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [map], 0, 64``."""
     d.needs(90, accelerated=True)
     d.one_of(("tile",))
-    if d.has("swizzle_atomicity"):
-        d.unsupported("only the default atomicity is modelled")
     name = d.one_of(tuple(tensormap.FIELDS))
     space = d.one_of({"global": "global", "shared::cta": "shared", "shared": "shared"}, "generic")
     kind = d.type

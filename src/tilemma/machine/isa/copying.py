@@ -31,7 +31,7 @@ def _replacements() -> tuple[Row, ...]:
         Row(
             _FIELDS.get(name, "b32"),
             f"tile {name} b1024 [global|shared::cta]",
-            90,
+            100 if name == "swizzle_atomicity" else 90,
             operands=2 + (name in _ORDINAL),
         )
         for name in names

@@ -85,14 +85,17 @@ def encode(d: SmemDescriptor) -> int:
 
 
 @overload
-def swizzle(address: int, mode: int, base_offset: int = 0) -> int: ...
+def swizzle(address: int, mode: int, base_offset: int = 0, *, unit: int = 16) -> int: ...
 @overload
-def swizzle(address: Ints, mode: int, base_offset: int = 0) -> Ints: ...
-def swizzle(address: Any, mode: int, base_offset: int = 0) -> Any:
+def swizzle(address: Ints, mode: int, base_offset: int = 0, *, unit: int = 16) -> Ints: ...
+def swizzle(address: Any, mode: int, base_offset: int = 0, *, unit: int = 16) -> Any:
     """The address of the byte of shared-memory ``address`` in mode 0, 32, 64 or 128 bytes.
 
-    An involution; a permutation of the 16-byte units of each 128-byte line.
+    An involution; a permutation of the units of 16 bytes of each 128-byte line.  Tensor maps can exchange units of
+    32 and 64 bytes in the mode of 128, by as many bits of the line's number as units have.
     """
+    if unit != 16 and mode == 128:
+        return address ^ ((address >> 7) % (mode // unit)) * unit
     return address ^ ((((address >> 7) - base_offset) & _PHASES[mode]) << 4)
 
 

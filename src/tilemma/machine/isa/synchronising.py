@@ -12,6 +12,7 @@ from tilemma.machine.isa.copying import COPYING
 from tilemma.machine.isa.rows import Row
 
 _SHARED = "[shared|shared::cta]"
+_PACKED = "b8x16.b6x16_p32|b4x16_p64"
 _SPACES = "[shared|shared::cta|shared::cluster]"
 _ARRIVALS = (
     Row("b64", f"[release.cta] {_SHARED}", 80), Row("b64", f"noComplete [release.cta] {_SHARED}", 80, operands=3),
@@ -73,6 +74,16 @@ SYNCHRONISING: dict[str, tuple[Row, ...]] = {
     "nanosleep": (Row("u32"),),
     "setmaxnreg": (Row("u32", "inc|dec sync aligned", 90, accelerated=True),),
     "shfl.sync": (Row("b32", "up|down|bfly|idx"),),
+    "ldmatrix": (
+        Row("b16", f"sync aligned m8n8 x1|x2|x4 [trans] {_SHARED}", 75),
+        Row("b8", f"sync aligned m16n16 x1|x2 trans {_SHARED}", 100, accelerated=True),
+        Row(_PACKED, f"sync aligned m8n16 x1|x2|x4 {_SHARED}", 100, accelerated=True),
+        Row(_PACKED, f"sync aligned m16n16 x1|x2 trans {_SHARED}", 100, accelerated=True),
+    ),
+    "stmatrix": (
+        Row("b16", f"sync aligned m8n8 x1|x2|x4 [trans] {_SHARED}", 90),
+        Row("b8", f"sync aligned m16n8 x1|x2|x4 trans {_SHARED}", 100, accelerated=True),
+    ),
     "movmatrix": (Row("b16", "sync aligned m8n8 trans"),),
     "wgmma.fence": _GROUPS, "wgmma.commit_group": _GROUPS, "wgmma.wait_group": _GROUPS,
     **COPYING,

@@ -51,6 +51,8 @@ class TensorMapImage:
     interleave: int = 0
     oob_nan: bool = False
     corners: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    # Bytes of the units that the swizzle exchanges.
+    unit: int = 16
 
     @property
     def rank(self) -> int:
@@ -133,6 +135,10 @@ def problems(image: TensorMapImage, base_address: int) -> list[str]:
             out.append(f"the element stride of dimension {i} is {step}, not 1 to 8")
     if image.swizzle not in (0, 32, 64, 128):
         out.append(f"swizzle {image.swizzle} is none of 0, 32, 64, 128 bytes")
+    if not image.unit:
+        out.append("the atomicity of 32 bytes with halves of 16 exchanged is not modelled")
+    elif image.unit != 16 and image.swizzle != 128:
+        out.append(f"units of {image.unit} bytes are for the 128-byte swizzle, this is {image.swizzle}")
     inner = image.box[0] * size
     if image.interleave == 0:
         if inner % 16:
@@ -239,7 +245,7 @@ def box_transfer(image: TensorMapImage, coords: Sequence[int], shared_address: i
     inside = ((at >= 0) & (at < np.array(image.dims, dtype=np.int64)[:, None])).all(axis=0)
     pitch = np.array((image.element_bytes, *image.strides), dtype=np.int64)
     offsets = np.where(inside, pitch @ at, -1)
-    return offsets, swizzle(shared_address + shared, image.swizzle)
+    return offsets, swizzle(shared_address + shared, image.swizzle, unit=image.unit)
 
 
 def column_transfer(
@@ -274,7 +280,9 @@ def column_transfer(
     inside = ((places >= 0) & (places < np.array(image.dims, np.int64)[:, None])).all(axis=0)
     pitch = np.array((image.element_bytes, *image.strides), np.int64)
     shared = np.arange(pixels)[:, None] * image.line_bytes + np.arange(channels) * image.element_bytes
-    return np.where(inside, pitch @ places, -1), swizzle(shared_address + shared.reshape(-1), image.swizzle)
+    return np.where(inside, pitch @ places, -1), swizzle(
+        shared_address + shared.reshape(-1), image.swizzle, unit=image.unit
+    )
 
 
 # -- tensor maps as bytes
@@ -284,7 +292,10 @@ BYTES = 128
 _MAGIC = b"tensormp"
 ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "tf32", "tf32")
 SWIZZLES = (0, 32, 64, 128)
-_HEAD = struct.Struct("<8sBBBBBxxxQ")
+# Bytes of the units that a swizzle exchanges, by the number of the atomicity; 0: those of 2, 32 bytes with halves
+# of 16 that change places, of which the manuals do not say in which lines.
+UNITS = (16, 32, 0, 64)
+_HEAD = struct.Struct("<8sBBBBBBxxQ")
 _RANK = 5
 
 
@@ -294,7 +305,7 @@ def encoded(image: TensorMapImage, address: int) -> bytes:
     code = ELEMENT_TYPES.index(name) if name in ELEMENT_TYPES else {1: 0, 2: 1, 4: 2, 8: 4}[image.element_bytes]
     head = _HEAD.pack(
         _MAGIC, code, image.rank - 1, SWIZZLES.index(image.swizzle), _INTERLEAVE.index(image.interleave),
-        int(image.oob_nan), address,
+        int(image.oob_nan), UNITS.index(image.unit), address,
     )  # fmt: skip
 
     def padded(values: Sequence[int], count: int) -> list[int]:
@@ -311,8 +322,8 @@ def encoded(image: TensorMapImage, address: int) -> bytes:
 
 def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
     """The image and the address that 128 bytes hold; None where they are no tensor map."""
-    magic, code, rank, swizzle_mode, interleave, fill, address = _HEAD.unpack_from(raw)
-    if code >= len(ELEMENT_TYPES) or rank >= _RANK or swizzle_mode > 3 or interleave > 2:
+    magic, code, rank, swizzle_mode, interleave, fill, unit, address = _HEAD.unpack_from(raw)
+    if code >= len(ELEMENT_TYPES) or rank >= _RANK or swizzle_mode > 3 or interleave > 2 or unit >= len(UNITS):
         return None
     numbers = struct.unpack_from("<5Q4Q5H5B", raw, _HEAD.size)
     rank += 1
@@ -325,7 +336,7 @@ def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
     pixels = tuple(corners[: rank - 2]), tuple(corners[3 : rank + 1])
     image = TensorMapImage(
         ELEMENT_TYPES[code], dims[:rank], strides[: rank - 1], box[: 2 if im2col else rank], steps[:rank],
-        SWIZZLES[swizzle_mode], _INTERLEAVE[interleave], bool(fill), pixels if im2col else None,
+        SWIZZLES[swizzle_mode], _INTERLEAVE[interleave], bool(fill), pixels if im2col else None, UNITS[unit],
     )  # fmt: skip
     return image, address
 
@@ -333,6 +344,6 @@ def decoded(raw: bytes) -> tuple[TensorMapImage, int] | None:
 # Where `tensormap.replace` puts a field: offset, bytes of one, how many there are.
 FIELDS = {
     "elemtype": (8, 1, 1), "rank": (9, 1, 1), "swizzle_mode": (10, 1, 1), "interleave_layout": (11, 1, 1),
-    "fill_mode": (12, 1, 1), "global_address": (16, 8, 1), "global_dim": (24, 8, 5), "global_stride": (64, 8, 4),
-    "box_dim": (96, 2, 5), "element_stride": (106, 1, 5),
+    "fill_mode": (12, 1, 1), "swizzle_atomicity": (13, 1, 1), "global_address": (16, 8, 1),
+    "global_dim": (24, 8, 5), "global_stride": (64, 8, 4), "box_dim": (96, 2, 5), "element_stride": (106, 1, 5),
 }  # fmt: skip
