@@ -10,7 +10,7 @@ import pytest
 from products import problem
 
 from tilemma import dtypes, testing
-from tilemma.ops import arguments, product
+from tilemma.ops import arguments, kernels, product
 from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import PIPELINED, candidates, ranked
 from tilemma.ops.plan import Hardware, Plan
@@ -66,6 +66,12 @@ def test_a_tile_is_stored_in_pieces_of_half_a_swizzle() -> None:
     assert multiply(plan, (136, 240, 72), 0, {}, arch="sm_90a") <= 1
 
 
+@pytest.mark.parametrize("columns", [80, 112, 144])
+def test_columns_beside_the_widest_boxes_are_stored_in_boxes_of_their_own(columns: int) -> None:
+    plan = Plan("pipelined", (128, columns, 64), 2, stages=3, grid=1, store="tma")
+    assert multiply(plan, (136, columns + 24, 72), 0, {}, arch="sm_90a") <= 1
+
+
 @pytest.mark.parametrize("layout", range(4))
 @pytest.mark.parametrize("store", ["tma", "direct"])
 def test_layouts_and_stores(layout: int, store: str) -> None:
@@ -97,13 +103,32 @@ OTHERS = {
     ),
     "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),
+    "copied": Plan("pipelined", (64, 48, 64), 1, 2, grid=2, store="copy", by_hand=True),
+    "copied by warpgroups of their own": Plan(
+        "pipelined", (128, 112, 64), 2, 2, grid=1, store="copy", by_hand=True
+    ),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
     shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, 264)
+    shape = (200, 131, 136) if "copied" in name else shape
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_two_arrays_are_packed_by_one_kernel(rows: int) -> None:
+    """Rows of odd lengths, and of odd numbers; the rest of the longer rows becomes 0."""
+    shapes, sources, packed = ((2, 19, 131), (1, 5, 300)), [], []
+    for shape in shapes:
+        sources.append(testing.random_array(shape, "f16", 0))
+        packed.append(np.full((*shape[:2], -(-shape[2] // 64) * 64), np.nan, np.float16))
+    given = [x for pair in zip(sources, packed, strict=True) for x in pair]
+    kernels.pack_pair.on("machine", arch="sm_90a")(*given, T="f16", ROWS=rows)
+    for source, found in zip(sources, packed, strict=True):
+        columns = source.shape[2]
+        assert np.array_equal(found[:, :, :columns], source) and not found[:, :, columns:].any()
 
 
 def choosable() -> list[Plan]:

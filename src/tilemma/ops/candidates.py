@@ -69,9 +69,10 @@ PIPELINED = (
 SPILLING = ((256, 128, 64), (64, 256, 64))
 # Those of integers are converted to f32 for an epilogue.
 SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
-# A thread has room for the sums of so many columns, and for addresses and an epilogue besides, where its warpgroup
-# has 128 rows, and where it is one of three; where the epilogue adds a matrix, for fewer.
-COLUMNS, COLUMNS_ADDED = 128, 96
+# A thread has room for the sums of so many columns, and for addresses and an epilogue besides, where its
+# warpgroup has 128 rows, and where it is one of three; where the epilogue adds a matrix, for fewer; and where the
+# rows of that matrix are not aligned.
+COLUMNS, COLUMNS_ADDED, COLUMNS_COPIED = 128, 96, 160
 # Columns of three warpgroups, whose threads have 128 registers.
 COLUMNS_OF_THREE = 192
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
@@ -105,6 +106,8 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
     rows, columns = tile[0] // groups, tile[1]
     simple, whole = p.plain, split == 1
     if p.epilogue.addend and whole and columns > COLUMNS_ADDED and (groups == 3 or rows == 128):
+        return False
+    if p.epilogue.addend and store == "copy" and columns > COLUMNS_COPIED:
         return False
     if groups == 3:
         most = COLUMNS_OF_THREE if p.acc == "f32" or simple else COLUMNS
@@ -144,24 +147,26 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # Tensor stores write whole 16-byte units, over the edge too.
         whole = p.out.shape[2] * size % 16 == 0 and p.grouped != "columns"
         by_tma = size in TENSOR_STORE_ROWS and whole and aligned(p.out) and not swap
+        # Warps write other rows of narrow elements whole from shared memory, where a fragment's lanes would write
+        # parts of sectors: 433x962x318 took 1.09 times as long, 3713x2011x521 1.75 times.
+        by_copy = size == 2 and not (by_tma or swap or p.grouped or p.promote) and p.out.strides[2] == 1
         for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))):
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
             # Boxes of a store by TMA are half a swizzle wide, or whole ones.
             boxes = by_tma and (tile[1] % (LINE // size) == 0 or tile[1] > LINE // size)
-            store = "tma" if boxes and tile[0] >= TENSOR_STORE_ROWS[size] else "direct"
-            staging = min(tile[0] * tile[1] * size, STAGING) if store == "tma" else 0
-            most = PROMOTED_RING if p.promote else LARGEST_RING
-            stages = min(most, (on.shared - _reserved(p, tile, groups) - staging) // _stage(p, tile))
+            store = "copy" if by_copy else "direct"
+            store = "tma" if boxes and tile[0] >= TENSOR_STORE_ROWS[size] else store
             whole_boxes = tile[1] % 64 == 0 or p.rhs_major == "row"
-            if stages < 2 or not whole_boxes:
+            if not whole_boxes:
                 continue
             tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
             parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
             for split in _splits(tiles, parts, on.sms):
                 how = store if split == 1 else "direct"
-                if not fits_registers(p, wide, groups, how, split):
+                stages = _stages(p, tile, groups, how, on)
+                if stages < 2 or not fits_registers(p, wide, groups, how, split):
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
@@ -173,10 +178,18 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         ring = _ring(p, plan, on)
                         ring = min(ring, SHARED_RING) if share and cluster != (1, 1) else ring
                         rows = RASTER // cluster[0] if plan.back else RASTER
-                        hand = p.promote or bool(p.grouped) or cluster != (1, 1)
+                        hand = p.promote or bool(p.grouped) or cluster != (1, 1) or how == "copy"
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:
                             yield replace(found, by_hand=hand or bool(pack), pack=pack)
+
+
+def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware) -> int:
+    """The stages that shared memory has room for."""
+    staged = tile[0] * tile[1] * p.out.dtype.bytes
+    staging = {"tma": min(staged, STAGING), "copy": staged}.get(store, 0)
+    room = on.shared - _reserved(p, tile, groups) - staging
+    return min(PROMOTED_RING if p.promote else LARGEST_RING, room // _stage(p, tile))
 
 
 def _splits(tiles: int, parts: int, sms: int) -> list[int]:

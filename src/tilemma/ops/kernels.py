@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, mma, parallel, select, shared, var, while_
+from tilemma import cdiv, dma, else_, foreach, if_, mma, parallel, select, shared, var, while_
 from tilemma.kernels import Kernel
 from tilemma.ops.epilogue import Inputs, Place, Scale, epilogue_function
 from tilemma.ops.sums import Operand, Sum
@@ -183,17 +183,56 @@ def matmul_pipelined(settings: tm.Pipeline) -> Kernel:
     return tm.kernel(pipeline=settings)(product_of_tiles)
 
 
+# Warps of a block that copies rows, and columns of each.
+PACKERS, PACKED = 8, 128
+
+
+def packs_of(array: Any, rows: int) -> Any:
+    """Blocks that copy to ``array``, each warp so many rows."""
+    batches, height, width = array.shape
+    return batches * cdiv(height, rows * PACKERS) * cdiv(width, PACKED)
+
+
+def copy_rows(src: Any, dst: Any, room: Any, task: Any, rows: int) -> None:
+    """Copy part ``task`` of ``src`` to ``dst``, whose rows are longer: the rest of each row becomes 0.
+
+    Through shared memory, from where lanes write 16 bytes each: they read single elements.
+    """
+    down, across = cdiv(dst.shape[1], rows * PACKERS), cdiv(dst.shape[2], PACKED)
+    batch, block, column = task // (down * across), task // across % down, task % across
+    # As many as a lane reads before it writes the first.
+    each = min(rows, 2)
+    for warp in parallel(PACKERS, level="group"):
+        mine = room.subspan(each, PACKED).at(warp, 0)
+        for i in foreach(rows // each):
+            place = batch, (block * PACKERS + warp) * (rows // each) + i, column
+            dma.copy(src.subspan(1, each, PACKED).at(*place).sqz(), mine)
+            dma.copy(mine, dst.subspan(1, each, PACKED).at(*place).sqz())
+
+
 @tm.kernel
-def pack(src: tm.Global["T", "B", "R", "C"], dst: tm.Global["T", "B", "R", "W"], *, T="f16", THREADS=256, EACH=4):
+def pack(src: tm.Global["T", "B", "R", "C"], dst: tm.Global["T", "B", "R", "W"], *, T="f16", ROWS=8):
     """dst[:, :, :C] = src, the rest of each row 0: the same elements in aligned rows."""
-    B, R, C = src.shape
-    for batch, row, chunk in parallel(B, R, cdiv(C, THREADS * EACH), level="block", overlap=True):
-        for lane in parallel(THREADS, level="thread"):
-            columns = [chunk * (THREADS * EACH) + i * THREADS + lane for i in range(EACH)]
-            # All are read before the first is written: reads wait for memory together.
-            values = [tm.var(src[batch, row, x]) for x in columns]
-            for column, value in zip(columns, values, strict=True):
-                dst[batch, row, column] = value
+    for task in parallel(packs_of(dst, ROWS), level="block", overlap=True):
+        copy_rows(src, dst, shared(T, PACKERS * min(ROWS, 2), PACKED), task, ROWS)
+
+
+@tm.kernel
+def pack_pair(
+    src: tm.Global["T", "B", "R", "C"],
+    dst: tm.Global["T", "B", "R", "W"],
+    other_src: tm.Global["T", "BO", "RO", "CO"],
+    other_dst: tm.Global["T", "BO", "RO", "WO"],
+    *, T="f16", ROWS=8,
+):  # fmt: skip
+    """`pack` of two arrays."""
+    count = packs_of(dst, ROWS)
+    for task in parallel(count + packs_of(other_dst, ROWS), level="block", overlap=True):
+        room = shared(T, PACKERS * min(ROWS, 2), PACKED)
+        with if_(task < count):
+            copy_rows(src, dst, room, task, ROWS)
+        with else_():
+            copy_rows(other_src, other_dst, room, task - count, ROWS)
 
 
 @tm.kernel

@@ -39,6 +39,16 @@ from tilemma.ops.sums import QUAD, multiply, zero
 MOST_SHARED = 1024
 
 
+def powers(columns: int) -> list[tuple[int, int]]:
+    """(first, number) of parts of ``columns`` whose numbers are powers of two, the largest first."""
+    found, first = [], 0
+    while first < columns:
+        width = 1 << (columns - first).bit_length() - 1
+        found.append((first, width))
+        first += width
+    return found
+
+
 @dataclass(frozen=True)
 class Tasks:
     """``batches`` of ``tiles_m`` x ``tiles_n`` tiles in groups of ``raster`` rows (0: one group).
@@ -102,10 +112,11 @@ def matmul_by_hand(
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
     cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
-    RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more tasks than GRID.
-    BACK: the number of working blocks is chosen such that every pass over the grid has the same number of tasks;
-    every other group of tiles is traversed from right to left, and every other pass from the end of K, so that the
-    data read last are read again while the L2 cache has them.
+    STORE: through shared memory by "tma" or by a "copy", or "direct".  RING_LHS, RING_RHS: the scales of a step
+    arrive with its tiles.  ONCE: there are no more tasks than GRID.  BACK: the number of working blocks is chosen
+    such that every pass over the grid has the same number of tasks; every other group of tiles is traversed from
+    right to left, and every other pass from the end of K, so that the data read last are read again while the L2
+    cache has them.
     """
     M, N = out.shape[1], out.shape[2]
     K = lhs.shape[2 if LHS == "row" else 1]
@@ -138,7 +149,7 @@ def matmul_by_hand(
         b = Operand(
             rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED
         )
-        if STORE == "tma":
+        if STORE != "direct":
             out_s = shared(TO, TILE_M, TILE_N // PARTED)
         if ALONG == "columns":
             bias_s = shared(TB, GROUPS, TILE_N)
@@ -236,7 +247,13 @@ def matmul_by_hand(
             """Store a tile through shared memory."""
             staged = out_s.subspan(*done.shape).at(part_m, 0)
             mma.store(done, staged)
-            tma.copy(staged, there)
+            if STORE == "tma":
+                tma.copy(staged, there)
+                return
+            # Of a power of two of columns: threads find their elements without a division.
+            for column, width in powers(done.shape[1]):
+                source, target = (x.subspan(done.shape[0], width).at(0, column // width) for x in (staged, there))
+                dma.copy(source, target)
 
         def iterates_backward(t: Any) -> Any:
             """Whether task ``t`` goes from the last step to the first."""
@@ -297,21 +314,19 @@ def matmul_by_hand(
                 else:
                     for t in foreach(count, start=first, step=pace):
                         load_tile(tasks.task(t), filled, iterates_backward(t))
-            if GROUPED:
-                # Tiles start at any row, so that the compiler cannot know that two warpgroups store to different
-                # places.  As one role they would wait for each other after every tile.
-                for part in range(GROUPS):
-                    with inthreads(wg == part + 1, async_=True):
-                        used = PipelineState(var(0), STAGES)
-                        groups.visit(first, pace, partial(compute_group, part))
-            else:
-                with inthreads(wg >= 1, async_=True):
+            # The compiler cannot know that two warpgroups store to different places where tiles start at any row,
+            # or are found by a division.  As one role they would wait for each other after every tile.
+            apart = GROUPED or STORE == "copy"
+            for some, part in ((wg == x + 1, x) for x in range(GROUPS)) if apart else ((wg >= 1, wg - 1),):
+                with inthreads(some, async_=True):
                     used = PipelineState(var(0), STAGES)
-                    if ONCE:
-                        compute_tile(only, used, wg - 1)
+                    if GROUPED:
+                        groups.visit(first, pace, partial(compute_group, part))
+                    elif ONCE:
+                        compute_tile(only, used, part)
                     else:
                         for t in foreach(count, start=first, step=pace):
-                            compute_tile(tasks.task(t), used, wg - 1, iterates_backward(t))
+                            compute_tile(tasks.task(t), used, part, iterates_backward(t))
 
     if CLUSTERED:
         for first in parallel(teams, level="cluster", overlap=True):

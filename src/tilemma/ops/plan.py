@@ -36,11 +36,12 @@ class Plan:
     kernel with events and roles.
     ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows, fed
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
-    stay.  ``split``: slices of K, added in order afterwards.  ``store``: "tma", through shared memory, or
-    "direct".  ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap)
-    that are first copied to aligned memory.  ``cluster`` blocks (along M, along N) take neighbouring tiles; each
-    loads a part of a shared tile for all of them, or without ``share`` they only run at the same time.  ``back``:
-    groups of tiles and K are traversed in alternating directions, in rounds of equal numbers of tiles.
+    stay.  ``split``: slices of K, added in order afterwards.  ``store``: through shared memory by "tma", or by a
+    "copy" of rows that TMA cannot write, or "direct".  ``swap``: the transposed product is computed.  ``pack``:
+    operands ("lhs", "rhs", after the swap) that are first copied to aligned memory.  ``cluster`` blocks (along M,
+    along N) take neighbouring tiles; each loads a part of a shared tile for all of them, or without ``share`` they
+    only run at the same time.  ``back``: groups of tiles and K are traversed in alternating directions, in rounds
+    of equal numbers of tiles.
     """
 
     kernel: str
@@ -154,8 +155,9 @@ STEP_F64 = 6.0
 CLUSTER, SHARING = 2.7e-06, 0.025
 # A launch, filling the ring once, and a store of one byte of the result by one block, for products of other forms.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
-# The same of a tile here: before its first step, and to store a byte by TMA and from registers.
-START, STORED, DIRECT = 3.2e-07, 1.9e-11, 6e-11
+# The same of a tile here: before its first step, and to store a byte by TMA, by a copy from shared memory, and
+# from registers.
+START, STORED, COPIED, DIRECT = 3.2e-07, 1.9e-11, 4e-11, 6e-11
 # Adding parts: a launch, and bytes a second.
 ADD, ADD_RATE = 1.5e-06, 5050000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
@@ -184,8 +186,8 @@ LONE = 0.7
 SHORT, DEEP = 0.43, 512
 # How much longer TMA takes for each stage less than these.
 SHALLOW, FEW = 0.35, 4
-# Copying to aligned memory reads and writes at this share of the memory's rate.
-PACKING = 0.5
+# Copying to aligned memory, one launch for both operands, reads and writes at this share of the memory's rate.
+PACKING = 0.68
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
 ROOM = 0.85
 # A line of the L2 cache, which answers for one at a time.
@@ -320,9 +322,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     steps = cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy, filled)
     step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
-    by_tma = plan.store == "tma"
-    begin, byte = (FILL, STORE) if p.grouped else (START, STORED if by_tma else DIRECT)
-    store = rows * columns * stored * byte * (1 if by_tma or stored == 4 else 1.5)
+    begin, byte = (FILL, STORE) if p.grouped else (START, {"tma": STORED, "copy": COPIED}.get(plan.store, DIRECT))
+    store = rows * columns * stored * byte * (1 if plan.store != "direct" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + begin + store)
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     memory = _streamed(p, plan, on, batch * _moved(p, plan, (m, n, k)), tasks, steps)
@@ -342,5 +343,6 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     for name in plan.pack:
         packed = k * p.lhs.dtype.bytes if name in ("lhs", "rhs") else cdiv(k, BLOCK) * 4
         packed *= m if name in ("lhs", "scale_lhs") else n
-        seconds += LAUNCH + 2.0 * batch * packed / (on.memory * PACKING)
+        seconds += 2.0 * batch * packed / (on.memory * PACKING)
+    seconds += LAUNCH * bool(plan.pack)
     return Estimate(plan, seconds, why)

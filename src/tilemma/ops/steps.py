@@ -102,10 +102,11 @@ def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = No
     if problem.is_empty:
         return
     work = work or {}
+    copies = []
     for name in plan.pack:
         x, transposes = _packable(problem)[name]
         step, packed = _packed(x, name, work[name], transposes)
-        yield step
+        copies.append(step)
         if name == "lhs":
             problem = replace(problem, lhs=packed, lhs_major="row" if transposes else problem.lhs_major)
         elif name == "rhs":
@@ -114,6 +115,7 @@ def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = No
             problem = replace(problem, left=replace(problem.left, array=packed))
         else:
             problem = replace(problem, right=replace(problem.right, array=packed))
+    yield from _paired(copies)
     for offsets in problem.outer:
         for step in _product(problem, plan, offsets, work):
             renamed = tuple((f"work.{n}" if n in plan.pack else n, at) for n, at in step.sources)
@@ -133,10 +135,38 @@ def _packed(x: ArrayRef, name: str, work: ArrayRef, transposes: bool) -> tuple[S
     source = once(x)
     kernel = pack_transposed if transposes else pack
     given = (_in_memory(part(source, 0)), part(work, 0))
-    step = Step(kernel, given, {"T": _stored(x)}, ((name, 0), (f"work.{name}", 0)))
+    constants: dict[str, Any] = {"T": _stored(x)}
+    if not transposes:
+        constants["ROWS"] = _rows(work.shape)
+    step = Step(kernel, given, constants, ((name, 0), (f"work.{name}", 0)))
     strides = (0 if single else work.strides[0], work.strides[1], 1)
     shape = (x.shape[0], x.shape[2], x.shape[1]) if transposes else x.shape
     return step, work._replace(shape=shape, strides=strides, dtype=x.dtype)
+
+
+# (elements, rows): how many rows a warp copies of arrays with at least so many elements.
+ROWS = ((1 << 23, 8), (1 << 19, 2), (0, 1))
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    return next(rows for least, rows in ROWS if math.prod(shape) >= least)
+
+
+def _paired(copies: list[Step]) -> Iterator[Step]:
+    """The calls ``copies``, two that only copy rows as one."""
+    from tilemma.ops.kernels import pack, pack_pair
+
+    plain = [x for x in copies if x.kernel is pack]
+    if len(plain) < 2:
+        yield from copies
+        return
+    one, two = plain[:2]
+    if one.constants["T"] != two.constants["T"]:
+        yield from copies
+        return
+    constants = {**one.constants, "ROWS": min(x.constants["ROWS"] for x in (one, two))}
+    yield Step(pack_pair, (*one.args, *two.args), constants, (*one.sources, *two.sources))
+    yield from (x for x in copies if x is not one and x is not two)
 
 
 def _in_memory(x: ArrayRef) -> ArrayRef:

@@ -31,7 +31,8 @@ from tilemma.targets.ptx.lower.regions import Value
 # The most chunks of one thread that are unrolled; more chunks become a loop.
 UNROLL = {"cp.async": 16, "ldst": 8}
 LOOP_UNROLL = 4
-EDGE_UNROLL = 1
+# Elements of a tile over the edge that are read before the first is written: reads wait for memory together.
+EDGE_ELEMENTS = 4
 
 
 @record
@@ -130,19 +131,20 @@ def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Li
         # This path is rarely taken: a loop compiles faster, and ptxas does not turn the branch into predicates.
         _walk(lo, chunks, thread, mover.cut_vectors, 1)
         return
+    at_edge = max(1, EDGE_ELEMENTS // chunks.elements) if isinstance(mover, _LoadStore) else 1
     whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
     if whole is True:
         _walk(lo, chunks, thread, mover.whole, unroll)
         return
     if whole is False:
-        _walk(lo, chunks, thread, mover.edge, EDGE_UNROLL)
+        _walk(lo, chunks, thread, mover.edge, at_edge)
         return
     with e.collect() as then:
         _walk(lo, chunks, thread, mover.whole, unroll)
         then_ops = tuple(then)
     with e.collect() as otherwise:
         e.comment("a tile over the edge")
-        _walk(lo, chunks, thread, mover.edge, EDGE_UNROLL)
+        _walk(lo, chunks, thread, mover.edge, at_edge)
         other_ops = tuple(otherwise)
     e.select_branch(whole, then_ops, other_ops)
 
@@ -456,18 +458,18 @@ class _LoadStore(_Mover):
     def edge(self, chunks: Sequence[Chunk]) -> None:
         e = self.lo.e
         kind = _PIECES[self.size]
+        loaded = []
         for chunk in chunks:
-            regs = []
             for k in range(self.chunks.elements):
                 reg = e.reg("moved", _REGISTER[kind])
                 valid = e.both(chunk.exists, self.valid(self.op.src, chunk, k))
                 if valid is not True:
                     e.do(f"mov.{_REGISTER[kind]}", (reg,), (Imm(0, _REGISTER[kind]),))
                 self._transfer("ld", self.op.src, self.at(self.op.src, chunk, k).address, (reg,), kind, valid)
-                regs.append(reg)
-            for k, reg in enumerate(regs):
-                valid = e.both(chunk.exists, self.valid(self.op.dst, chunk, k))
-                self._transfer("st", self.op.dst, self.at(self.op.dst, chunk, k).address, (reg,), kind, valid)
+                loaded.append((chunk, k, reg))
+        for chunk, k, reg in loaded:
+            valid = e.both(chunk.exists, self.valid(self.op.dst, chunk, k))
+            self._transfer("st", self.op.dst, self.at(self.op.dst, chunk, k).address, (reg,), kind, valid)
 
     def _transfer(
         self, way: str, view: View, address: Mem, regs: tuple[Reg, ...], kind: str, guard: Reg | bool
