@@ -30,6 +30,8 @@ LARGE = 400 << 20
 LARGEST_RING = 8
 # More columns and an epilogue do not fit in the registers of one warpgroup.
 WIDEST_FITTED = 224
+# More columns and the pieces of a store do not fit beside the sums of 128 rows.
+WIDEST_OF_256 = 192
 # Columns of a tile that has a half or a third of all of them.
 NARROWEST_PART = 40
 # Five were 1 to 3 % slower than four.
@@ -208,7 +210,9 @@ def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
         wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
         if wide <= WIDEST_FITTED and (parts == 1 or wide >= NARROWEST_PART):
             yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
-            yield from (((192, wide, 64), 3), ((256, wide, 64), 2))
+            yield ((192, wide, 64), 3)
+            if wide <= WIDEST_OF_256:
+                yield ((256, wide, 64), 2)
 
 
 def _ring(p: Problem, plan: Plan, on: Hardware) -> int:

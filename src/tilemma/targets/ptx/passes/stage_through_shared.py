@@ -1,5 +1,5 @@
 """Epilogue staging through shared memory: a tile on its way to a TMA store uses only the shared memory that is
-left.
+left, in the widest boxes.
 
 If the buffer through which a program stages its accumulator does not fit, it is replaced by a ring of narrow
 pieces::
@@ -7,6 +7,10 @@ pieces::
     mma.store mc, out_s[rows]              for j, unrolled:
     tma.copy out_s[rows] => output[..]         mma.store (columns of piece j of mc), ring[j % R][rows]
                                                tma.copy ring[j % R][rows] => output[.., piece j]
+
+Pieces are as wide as the widest swizzle; the columns that remain are pieces of narrower ones, with buffers of
+their own.  A tile of 144 columns of 16 bits would otherwise have nine boxes of 32 bytes a row, each a request of
+its own to the L2 cache.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from tilemma.records import record
 from tilemma.targets.ptx.target import Target
 from tilemma.targets.ptx.tensor_copies import SHARED_ALIGNMENT
 
-# A piece is as wide as the widest swizzle, or a narrower one that divides the tile: one box of a TMA store.
+# A piece is as wide as the widest swizzle, or as a narrower one: one box of a TMA store.
 PIECE_BYTES = 128
 NARROWER = (64, 32)
 # Bytes after which a swizzle repeats.
@@ -34,24 +38,39 @@ PERIOD = 1024
 
 @record
 class _Staged:
-    """A staging buffer, its extents, and the columns of a piece."""
+    """A staging buffer, its rows, and the columns of each piece, the widest first."""
 
     alloc: Alloc
     rows: int
-    columns: int
-    width: int
+    widths: tuple[int, ...]
+
+    def bytes(self, width: int) -> int:
+        """Bytes of a piece of ``width`` columns."""
+        return self.rows * width * self.alloc.buffer.dtype.bits // 8
 
     @property
-    def pieces(self) -> int:
-        return self.columns // self.width
+    def equal(self) -> int:
+        """The number of the widest pieces."""
+        return self.widths.count(self.widths[0])
 
     @property
-    def swizzle(self) -> int:
-        return self.width * self.alloc.buffer.dtype.bits // 8
+    def rest(self) -> int:
+        """Bytes of the other pieces."""
+        return sum(self.bytes(w) for w in self.widths[self.equal :])
 
-    @property
-    def piece_bytes(self) -> int:
-        return self.rows * self.width * self.alloc.buffer.dtype.bits // 8
+    def slots(self, room: int) -> int:
+        """Slots for the widest pieces in ``room`` bytes."""
+        return max(0, min(self.equal, (room - self.rest) // self.bytes(self.widths[0])))
+
+    def rooms(self, slots: int) -> dict[int, Buffer]:
+        """The buffers of the pieces of each width: a ring of ``slots`` for the widest."""
+        b = self.alloc.buffer
+        found = {}
+        for width in dict.fromkeys(self.widths):
+            name = b.name if width == self.widths[0] else f"{b.name}.{width}"
+            copies = slots if width == self.widths[0] else 1
+            found[width] = Buffer(name, b.dtype, (const(self.rows), const(width)), Space.SHARED, copies)
+        return found
 
 
 @record(slots=False)
@@ -68,33 +87,20 @@ class StageThroughShared:
         events = sum(8 * max(1, op.event.slots) for op in walk(block.body) if isinstance(op, DeclareEvent))
         total = sum(_bytes(a.buffer) for a in allocs) + events
         limit = Target.of(self.arch).shared_limit
-        if total <= limit:
-            return block
         body = block.body
         for alloc in sorted(allocs, key=lambda a: -_bytes(a.buffer)):
-            staged = _staged(alloc, body)
-            if staged is None:
+            room = limit - (total - _bytes(alloc.buffer)) - (_gaps(allocs, body) if total > limit else 0)
+            staged = next((x for x in _cuts(alloc, body) if x.slots(room)), None)
+            if staged is None or (total <= limit and staged.equal == len(staged.widths)):
                 continue
-            room = limit - (total - _bytes(alloc.buffer)) - _gaps(allocs, body)
-            slots = min(staged.pieces, room // staged.piece_bytes)
-            if slots < 1:
-                continue
-            ring = Buffer(
-                alloc.buffer.name,
-                alloc.buffer.dtype,
-                (const(staged.rows), const(staged.width)),
-                Space.SHARED,
-                slots,
-            )
-            text = (
-                f"staged through {slots} pieces of {staged.rows}x{staged.width}: "
-                f"all of it would make {total} bytes, {self.arch} has {limit}"
-            )
-            log.append(Decision("staging", alloc.buffer.name, text, {"pieces": staged.pieces, "slots": slots}))
-            body = _cut(body, staged, ring)
-            total += slots * staged.piece_bytes - _bytes(alloc.buffer)
-            if total <= limit:
-                break
+            slots = staged.slots(room)
+            text = f"staged through {slots} pieces of {staged.rows}x{staged.widths[0]}"
+            text += "".join(f", one of {staged.rows}x{w}" for w in staged.widths[staged.equal :])
+            text += f": all of it would make {total} bytes, {self.arch} has {limit}"
+            data = {"pieces": len(staged.widths), "slots": slots}
+            log.append(Decision("staging", alloc.buffer.name, text, data))
+            body = _cut(body, staged, staged.rooms(slots))
+            total += slots * staged.bytes(staged.widths[0]) + staged.rest - _bytes(alloc.buffer)
         return replace(block, body=body)
 
 
@@ -113,23 +119,21 @@ def _gaps(allocs: list[Alloc], body: Body) -> int:
     return min(PERIOD, sum(-size % (PERIOD if size > PERIOD else SHARED_ALIGNMENT) for size in sizes))
 
 
-def _staged(alloc: Alloc, body: Body) -> _Staged | None:
-    """``alloc`` as a staging buffer, where every use is a store followed by a TMA store of the same view."""
+def _cuts(alloc: Alloc, body: Body) -> list[_Staged]:
+    """The ways to cut ``alloc``, a staging buffer, the widest pieces first; none if it is no such buffer.
+
+    Every use is a store followed by a TMA store of the same view.
+    """
     b = alloc.buffer
     shape = [value_of(e) for e in b.shape]
     if len(shape) != 2 or None in shape or b.copies or alloc.init is not None:
-        return None
+        return []
     rows, columns = (n or 0 for n in shape)
-    found = [
-        n for n in (PIECE_BYTES, *NARROWER) if columns * b.dtype.bits // 8 % n == 0 and alloc.swizzle in (None, n)
-    ]
-    if not found or columns == (width := found[0] * 8 // b.dtype.bits):
-        return None
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
     pairs = _pairs(body, b.name)
     uses = Counter(v.base.name for op in walk(body) for v in touched(op))
     if not pairs or uses[b.name] != 2 * len(pairs):
-        return None
+        return []
     for store, copy in pairs:
         plan = plans.get(store.fragment.name)
         whole = store.dst.axes[-1]
@@ -140,12 +144,25 @@ def _staged(alloc: Alloc, body: Body) -> _Staged | None:
             or store.rows is not None
             or store.columns is not None
         ):
-            return None
+            return []
         if value_of(whole.extent) != columns or whole.dim != 1 or value_of(store.dst.offsets[1]) != 0:
-            return None
+            return []
         if len(copy.dst.axes) != 2 or value_of(copy.dst.axes[1].extent) != columns:
-            return None
-    return _Staged(alloc, rows, columns, width)
+            return []
+    bits = b.dtype.bits
+    ways = dict.fromkeys(_widths(columns * bits // 8, most, alloc.swizzle) for most in (PIECE_BYTES, *NARROWER))
+    return [_Staged(alloc, rows, tuple(n * 8 // bits for n in x)) for x in ways if len(x) > 1]
+
+
+def _widths(row: int, most: int, swizzle: int | None) -> tuple[int, ...]:
+    """Bytes of the pieces of ``row`` bytes, the first of ``most`` at most; none if they are no boxes."""
+    if swizzle is not None:
+        return (swizzle,) * (row // swizzle) if swizzle == most and row % swizzle == 0 else ()
+    found: tuple[int, ...] = ()
+    for width in (x for x in (PIECE_BYTES, *NARROWER) if x <= most):
+        found += (width,) * (row // width)
+        row %= width
+    return () if row else found
 
 
 def _pairs(body: Body, name: str) -> list[tuple[Store, Copy]]:
@@ -172,7 +189,7 @@ def _is_pair(op: Op, after: Op | None, name: str) -> bool:
     )
 
 
-def _cut(body: Body, staged: _Staged, ring: Buffer) -> Body:
+def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
     out: list[Op] = []
     skip = False
     name = staged.alloc.buffer.name
@@ -180,22 +197,25 @@ def _cut(body: Body, staged: _Staged, ring: Buffer) -> Body:
         if skip:
             skip = False
         elif isinstance(op, Alloc) and op.buffer.name == name:
-            out.append(replace(op, buffer=ring, swizzle=staged.swizzle))
+            bits = op.buffer.dtype.bits
+            out += [replace(op, buffer=room, swizzle=width * bits // 8) for width, room in rooms.items()]
         elif _is_pair(op, after, name):
             assert isinstance(op, Store) and isinstance(after, Copy)
-            for j in range(staged.pieces):
-                out += _piece(op, after, staged, ring, j)
+            first = 0
+            for j, width in enumerate(staged.widths):
+                slot = j if width == staged.widths[0] else 0
+                out += _piece(op, after, rooms[width], slot, first, width)
+                first += width
             skip = True
         else:
-            out.append(with_bodies(op, lambda inner: _cut(inner, staged, ring)))
+            out.append(with_bodies(op, lambda inner: _cut(inner, staged, rooms)))
     return tuple(out)
 
 
-def _piece(store: Store, copy: Copy, staged: _Staged, ring: Buffer, j: int) -> list[Op]:
-    width = staged.width
+def _piece(store: Store, copy: Copy, room: Buffer, slot: int, first: int, width: int) -> list[Op]:
     old = store.dst
     axes = (*old.axes[:-1], Axis(1, const(width)))
-    view = View(ring, old.offsets, axes, const(j % ring.copies))
-    there = copy.dst.shift(1, j * width)
+    view = View(room, old.offsets, axes, const(slot % room.copies))
+    there = copy.dst.shift(1, first)
     there = replace(there, axes=(there.axes[0], replace(there.axes[1], extent=const(width))))
-    return [replace(store, dst=view, part=(j * width, width)), replace(copy, src=view, dst=there, swizzle=None)]
+    return [replace(store, dst=view, part=(first, width)), replace(copy, src=view, dst=there, swizzle=None)]

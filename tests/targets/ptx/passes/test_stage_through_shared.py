@@ -1,0 +1,36 @@
+"""The boxes of TMA stores: the widest that divide a row, and narrower ones for the columns that remain."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilemma import croqtile
+from tilemma.kernels import Kernel
+
+TEXT = """__co__ void k(global f16 [M, K] a, global f16 [N, K] b, global f16 [M, N] c) {{
+  parallel {{i, j}} by [cdiv(M, 64), cdiv(N, {n})] : block {{
+    shared f16 [64, 64] s; shared f16 [{n}, 64] t; shared f16 [64, {n}] r;
+    mc = mma.fill.f32 0.0f;
+    foreach k in [cdiv(K, 64)] {{
+      tma.copy a.subspan(64, 64).at(i, k) => s; tma.copy b.subspan({n}, 64).at(j, k) => t;
+      parallel w by 1 : group-4 {{ ma = mma.load s; mb = mma.load t; mma.row.row mc, ma, mb; }}
+    }}
+    parallel w by 1 : group-4 {{ mma.store mc, r; tma.copy r => c.subspan(64, {n}).at(i, j); }}
+  }}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "boxes"),
+    [(128, [64, 64]), (144, [64, 64, 16]), (112, [64, 32, 16]), (80, [64, 16]), (48, [32, 16])],
+)
+def test_the_columns_that_remain_have_boxes_of_their_own(columns: int, boxes: list[int]) -> None:
+    (source,) = croqtile.load(TEXT.format(n=columns), "stores.co", {}).sources.values()
+    compiled = Kernel(source).compile("sm_90a")
+    stores = re.findall(r"cp\.async\.bulk\.tensor\.2d\.global", compiled.ptx)
+    staged = [d.data for d in compiled.decisions if d.pass_name == "staging"]
+    if len(set(boxes)) > 1:
+        assert staged == [{"pieces": len(boxes), "slots": boxes.count(boxes[0])}]
+    assert len(stores) == len(boxes)
