@@ -120,10 +120,10 @@ def test_two_pieces_fit_beside_a_small_buffer_to_the_byte(tmp_path):
 
 
 def test_pieces_that_an_earlier_wait_covers():
-    """224 columns in 7 pieces of 32, 6 of them in a buffer of their own: two wait."""
+    """224 columns in 3 pieces of 64 through a ring, and one of 32 through a buffer of its own."""
     kernel = example(TILE_N=224, CLUSTER=1, GRID=1)
     (found,) = late(kernel)[1]
-    assert found.data["pieces"] == 7
+    assert found.data["pieces"] == 4
     check(kernel, "sm_90a", (72, 456, 456), seeds=(0,))
 
 
