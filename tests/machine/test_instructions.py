@@ -391,10 +391,15 @@ def test_stores_that_complete_on_a_remote_mbarrier(store: str, assembles: Callab
     verdict = machine.check(ptx, launch, {"out": out}, schedules=6)
     assert verdict.ok, verdict.render()
     assert out.tolist() == [100 + i for i in range(32)] + list(range(32))
+    out[:] = 0
     late = ptx.replace("W: mbarrier", "bra SKIP; W: mbarrier").replace(
         "ld.shared.u32 %r10", "SKIP: ld.shared.u32 %r10"
     )
     assert not machine.check(late, launch, {"out": out}, schedules=6).ok
+    apart = machine.check(ptx.replace("%r8, %r3, %r4;", "%r8, %r3, %r1;"), launch, {"out": out}, schedules=1)
+    assert [h.code for h in apart.hazards] == ["mbarrier-elsewhere"]
+    advice = machine.advise(ptx.replace("%r8, %r3, %r4;", "%r8, %r3, %r1;"), launch, {"out": out}, apart)
+    assert advice is not None and "map the address" in advice.text
 
 
 BULK_REDUCE = """.version 8.6

@@ -465,6 +465,14 @@ class BadTensorMap(HazardError):
     why = "The driver refuses a bad map, but a copy that uses a good one wrongly moves other bytes."
 
 
+class MbarrierElsewhere(HazardError):
+    code = "mbarrier-elsewhere"
+    found = "`{opcode}` writes to CTA {written} and completes on an mbarrier of CTA {awaited}"
+    expected = "the destination and its mbarrier in one CTA (PTX ISA, `cp.async.bulk`, `st.async`, `red.async`)"
+    fix = "map both addresses to the same rank with `mapa`"
+    why = "The ISA leaves the behaviour open: the bytes may be counted by another mbarrier, or not at all."
+
+
 class ElectedOnce(HazardError):
     code = "copy-by-many"
     found = "`{opcode}` is executed by {n} lanes at once with the same operands"

@@ -145,6 +145,22 @@ ADVISED = {
         "fence.proxy.tensormap",
     ),
     "the init of a stage": ("features-staged", r"mbarrier\.init\S* \[%r59\][^;]*;", "mbarrier.init"),
+    "the init of the only mbarrier": ("features-split_arrival", r"mbarrier\.init[^;]*;", "mbarrier.init"),
+    "the init that another instruction names": (
+        "triton_descriptors-descriptors",
+        r"@%p11 mbarrier\.init[^;]*;",
+        "mbarrier.init",
+    ),
+    "the arrival of copies": (
+        "sync-block_pipeline",
+        r"cp\.async\.mbarrier\.arrive[^;]*;",
+        "cp.async.mbarrier.arrive",
+    ),
+    "the barrier behind a run of stores": (
+        "triton_matmul_nt_f16_sm90_3-matmul_nt",
+        r"bar\.sync\s+0;(?=\s+selp\.b32\s+%r225)",
+        "bar.sync 0;",
+    ),
 }
 
 

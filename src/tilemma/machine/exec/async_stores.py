@@ -14,7 +14,7 @@ from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers
 from tilemma.machine.exec.atomics import atomic_function
-from tilemma.machine.exec.bulk import LoadAgent, knowledge_of
+from tilemma.machine.exec.bulk import LoadAgent, check_same_cta, knowledge_of
 from tilemma.machine.exec.memory import data_registers
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
 from tilemma.machine.state import LANES, Access, Frame
@@ -74,6 +74,7 @@ def _issue(f: Frame, ins: Any, lane: int, to: int, on: int, word: Any, width: in
     [(cta, _, offsets)] = access.owner(f, ins, np.array([to & access.OFFSET_MASK]), width)
     if to >> access.RANK_SHIFT:
         cta = access.cluster_cta(f, ins, (to >> access.RANK_SHIFT) - 1, to)
+    check_same_cta(f, ins, cta, target.cta)
     cluster = w.cta.cluster
     kind = "tma" if combine is None else "atom"
     event = cluster.events.new(target.column, int(NEVER), Access(kind, w, ins, 0), unordered=True)

@@ -119,6 +119,14 @@ def one_thread(f: Frame, ins: Instruction, lanes: Any, operands: list[Any]) -> N
         f.w.report(hz.ElectedOnce, ins, lanes=lanes, opcode=ins.opcode, n=len(lanes))
 
 
+def check_same_cta(f: Frame, ins: Instruction, written: Cta, awaited: Cta) -> None:
+    """A copy and the mbarrier that it completes on are in one CTA."""
+    if written is not awaited:
+        f.w.report(
+            hz.MbarrierElsewhere, ins, opcode=ins.opcode, written=written.index, awaited=awaited.index, fatal=True
+        )
+
+
 def targets_of(
     f: Frame, ins: Instruction, destination: int, barrier: int, mask: int | None
 ) -> list[tuple[Cta, int, int]]:
@@ -126,8 +134,7 @@ def targets_of(
     cta, offset = shared_offset(f, ins, destination)
     if mask is None:
         owner, _ = shared_offset(f, ins, barrier)
-        if owner is not cta:
-            f.w.report(hz.BadTensorMap, ins, what="the copy's destination and its mbarrier are in different CTAs")
+        check_same_cta(f, ins, cta, owner)
         return [(cta, offset, barrier)]
     _, barrier_offset = shared_offset(f, ins, barrier)
     ctas = f.w.cta.cluster.ctas

@@ -21,9 +21,11 @@ _ALL: tuple[_Maker, ...] = (
 )  # fmt: skip
 # The generators to try first, by the hazard's code.
 _FIRST: dict[str, tuple[_Maker, ...]] = {
-    "race": (ordering.named_barriers, ordering.barriers, *_COUNTS, ordering.cluster_barriers),
+    "race": (
+        mbarrier.copy_arrivals, ordering.named_barriers, ordering.barriers, *_COUNTS, ordering.cluster_barriers,
+    ),
     "race-lanes": (ordering.barriers,),
-    "read-before-arrival": (*_WAITS, *_COUNTS, ordering.barriers, mbarrier.arrivals),
+    "read-before-arrival": (mbarrier.copy_arrivals, *_WAITS, *_COUNTS, ordering.barriers, mbarrier.arrivals),
     "overwrite-in-flight": (*_WAITS, *_COUNTS, ordering.barriers),
     "overwrite-in-flight-store": (*_WAITS, ordering.barriers),
     "missing-proxy-fence": (ordering.proxy_fences,),
@@ -40,6 +42,7 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     "mbarrier-arrivals": (mbarrier.counts, mbarrier.guards, mbarrier.parities),
     "mbarrier-bytes": (mbarrier.bytes_expected, mbarrier.arrivals, mbarrier.guards),
     "mbarrier-reinit": (mbarrier.guards, ordering.barriers),
+    "mbarrier-elsewhere": (ordering.ranks,),
     "copy-by-many": (mbarrier.guards,),
     "deadlock": (
         mbarrier.counts, mbarrier.bytes_expected, mbarrier.parities, ordering.named_barriers, mbarrier.arrivals,
@@ -63,8 +66,6 @@ def candidates(listing: Listing, hazards: Sequence[HazardError], threads: int) -
         [_round_robin([make(p) for make in _FIRST.get(p.hazard.code, ())], 4) for p in problems], 4
     )
     yield from _round_robin([make(p) for p in problems[:1] for make in _ALL], 2)
-
-    """``each`` candidates from each source, round robin, until all have ended."""
 
 
 def _round_robin(sources: Sequence[Iterator[Repair]], each: int) -> Iterator[Repair]:

@@ -154,7 +154,9 @@ class Flow:
         elif a < b:
             if self.block(b)[0] <= a:
                 near = [before(second)]
-            found = [*near, after(list_[a]), self.block_end(a)]
+            # Accesses come in runs: behind the last one like the first.
+            run = [x for x in range(a, b) if list_[x].parts[0] == list_[a].parts[0]]
+            found = [*near, after(list_[run[-1]]), after(list_[a]), self.block_end(a)]
             found += [before(list_[x]) for x in reversed(self.starts) if a < x <= b]
         else:
             found = [self.block_end(a), after(list_[a])]

@@ -130,8 +130,9 @@ def _definition(p: Problem, ins: Instruction) -> list[Instruction]:
     """The last write of the base register of an mbarrier's address before ``ins``."""
     bases = [op.base for op in ins.operands if isinstance(op, Address) and isinstance(op.base, Register)]
     flow = p.listing.flow(ins)
-    writes = [e for e in flow.instructions[: flow.index[ins]] if e.operands and e.operands[0] in bases[-1:]]
-    return writes[-1:]
+    writes = [e for e in flow.instructions if e.operands and e.operands[0] in bases[-1:]]
+    before_it = [e for e in writes if flow.index[e] < flow.index[ins]]
+    return before_it[-1:] or writes[:1]
 
 
 def _neighbours(p: Problem, inits: list[Instruction]) -> list[str]:
@@ -148,6 +149,7 @@ def inits(p: Problem) -> Iterator[Repair]:
     known = [n for ins in others if (n := _value(p, ins.operands[-1])) is not None]
     known += [c for ins in p.listing if ins.parts[0] == "mov" and 0 < (c := immediate(ins, 1) or 0) <= 1024]
     numbers = list(dict.fromkeys([p.threads, 1, *known, p.threads // 32, 32]))[:8]
+    yield from _named_only(p, others, numbers)
     for place in [after(o) for o in others[-1:]]:
         # Stages have the same counts: those of the others, as they stand there.
         counts = [
@@ -177,6 +179,45 @@ def inits(p: Problem) -> Iterator[Repair]:
                 init = _ONE.format(f"mbarrier.init.shared::cta.b64 {address}, {max(1, n)};")
                 yield insertion(place, init)
                 yield insertion(place, f"{init} {CTA}")
+
+
+def _named_only(p: Problem, inits: list[Instruction], counts: list[int]) -> Iterator[Repair]:
+    """Inits of addresses that other instructions on mbarriers name, and no init: behind the address, by a thread;
+    and of an address that stands beside another init and that nothing reads."""
+    initialised = {op.base for ins in inits for op in ins.operands if isinstance(op, Address)}
+    for user in p.having("mbarrier."):
+        bases = [op.base for op in user.operands if isinstance(op, Address)]
+        made = _definition(p, user)
+        if bases and made and bases[-1] not in initialised:
+            initialised.add(bases[-1])
+            for n in counts[:3]:
+                init = f"mbarrier.init.shared::cta.b64 {_address(p, user)}, {max(1, n)};"
+                yield insertion(after(made[0]), _ONE.format(init))
+    guards = {p.listing.flow(ins).block(p.listing.flow(ins).index[ins])[0]: p.guard(ins) for ins in inits}
+    texts = [p.listing.source(ins).rsplit(",", 1)[1].strip(" ;") for ins in inits]
+    for flow in p.listing.flows:
+        for i, ins in enumerate(flow.instructions):
+            if ins.parts[0] not in ("add", "mov") or ins.operands[0] not in p.unread:
+                continue
+            start = flow.block(i)[0]
+            if start in guards or _variable(p, ins.operands[0]):
+                for count in dict.fromkeys([*texts[:2], str(p.threads), "1"]):
+                    init = f"mbarrier.init.shared::cta.b64 [{ins.operands[0]}], {count};"
+                    yield insertion(flow.block_end(i), guards.get(start, "") + init)
+
+
+def copy_arrivals(p: Problem) -> Iterator[Repair]:
+    """`cp.async.mbarrier.arrive` in front of the arrivals that follow a cp.async: as arrivals that the count
+    leaves out, then as ones that it has."""
+    copies = [p.first, *p.having("cp.async.ca", "cp.async.cg")]
+    for copy in [c for c in copies if c is not None and c.opcode.startswith(("cp.async.ca", "cp.async.cg"))][:2]:
+        flow = p.listing.flow(copy)
+        following = flow.instructions[flow.index[copy] :]
+        for ins in [i for i in following if i.opcode.startswith("mbarrier.arrive")][:2]:
+            source = p.listing.source(ins)
+            address = source[source.index("[") : source.index("]") + 1]
+            for form in ("", ".noinc"):
+                yield insertion(before(ins), f"cp.async.mbarrier.arrive{form}.shared::cta.b64 {address};")
 
 
 def _copies(p: Problem) -> list[tuple[Instruction, str]]:

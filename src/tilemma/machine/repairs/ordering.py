@@ -107,6 +107,17 @@ def replaced(p: Problem, ins: Instruction, old: str, new: str, words: str) -> Re
     return Repair(words, (Edit(at, at + len(old), new),))
 
 
+def ranks(p: Problem) -> Iterator[Repair]:
+    """`mapa` to the rank of another `mapa`."""
+    mapped = p.having("mapa")
+    for ins in mapped:
+        for rank in dict.fromkeys(str(other.operands[2]) for other in mapped):
+            if rank != str(ins.operands[2]):
+                yield replaced(
+                    p, ins, str(ins.operands[2]), rank, f"map the address of PTX line {ins.line} to {rank}"
+                )
+
+
 def stricter_waits(p: Problem) -> Iterator[Repair]:
     """Waits that leave fewer groups pending."""
     for ins in p.having(*_WAITS.values()):

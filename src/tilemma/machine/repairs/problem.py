@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tilemma.forking import cached_property
 from tilemma.machine.hazards import HazardError
 from tilemma.machine.repairs.listing import Flow, Listing, Position
-from tilemma.machine.syntax import Immediate, Instruction
+from tilemma.machine.syntax import Immediate, Instruction, Operand, Register
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,15 @@ class Problem:
     @property
     def flow(self) -> Flow:
         return self.listing.flow(self.second)
+
+    @cached_property
+    def unread(self) -> frozenset[Operand]:
+        """The registers that an instruction writes and none reads."""
+        written = {
+            ins.operands[0] for ins in self.listing if ins.operands and isinstance(ins.operands[0], Register)
+        }
+        text = self.listing.text
+        return frozenset(r for r in written if len(re.findall(rf"{re.escape(str(r))}\b", text)) == 1)
 
     def places(self) -> list[Position]:
         return self.flow.between(self.first, self.second)
