@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from tilemma.torch import registration  # noqa: E402
-from tilemma.torch.layers import KINDS, Linear  # noqa: E402
+from tilemma.torch.layers import KINDS, STORED, Linear  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -94,3 +94,27 @@ def test_autocast_and_lazy_negation() -> None:
     negated = torch.complex(torch.zeros(6, 64, device="cuda"), torch.randn(6, 64, device="cuda")).conj().imag
     assert negated.is_neg()
     assert near(wide(negated), wide(negated.resolve_neg()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_calls_without_gradients_follow_the_weights(kind: str) -> None:
+    layer, x = layer_of(kind)
+    for step in range(3):
+        fresh = torch.nn.Linear(64, 32, device="cuda", dtype=torch.bfloat16)
+        layer(x)
+        if step == 0:
+            layer.load_state_dict(fresh.state_dict())
+        elif kind in STORED:
+            layer.weight, layer.bias = fresh.weight, fresh.bias
+        elif step == 1:
+            layer.weight.data.copy_(fresh.weight), layer.bias.data.copy_(fresh.bias)
+        else:
+            layer.weight, layer.bias = fresh.weight, fresh.bias
+        wanted = Linear.of(fresh, kind)
+        assert torch.equal(layer(x), wanted(x))
+        y = torch.randn(2, 3, 64, device="cuda", dtype=torch.bfloat16)
+        for z in (y, y[:, :2], y.transpose(0, 1), y[:0], y[0, 0]):
+            assert layer(z).shape == (*z.shape[:-1], 32) and torch.equal(layer(z), wanted(z.clone()))
+    half = layer.to(torch.float16)
+    assert near(half(x.half()), layer.cpu().cuda()(x.half()))

@@ -13,11 +13,11 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from tilemma.errors import LaunchError  # noqa: E402
-from tilemma.torch.layers import KINDS, Linear, convert  # noqa: E402
+from tilemma.torch.layers import KINDS, STORED, Linear, convert  # noqa: E402
 
 FOLLOWED = frozenset(("layer-extent", "layer-kind"))
 # The largest error beside the layers as they were, as a share of the largest result.
-NEAR = {"bf16": 0.02, "fp8": 0.15, "int8": 0.05, "s4": 0.4, "2:4": 1.0}
+NEAR = {"bf16": 0.02, "fp8": 0.15, "int8": 0.05, "e4m3": 0.15, "s8": 0.05, "s4": 0.4, "2:4": 1.0}
 
 
 def network(dtype: torch.dtype = torch.bfloat16) -> nn.Module:
@@ -38,7 +38,7 @@ def test_converted_models(kind: str) -> None:
     found.float().pow(2).sum().backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
     trained = [n for n, p in after.named_parameters() if n.endswith("weight") and p.grad is not None]
-    assert len(trained) == (0 if kind in ("s4", "2:4") else 2)
+    assert len(trained) == (0 if kind in STORED else 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,7 +164,7 @@ def test_single_vectors_and_the_weight(kind: str) -> None:
     layer.weight = tied.weight
     tied.bias = layer.bias
     assert torch.equal(layer(x), Linear.of(tied, kind)(x))
-    if kind in ("s4", "2:4"):
+    if kind in STORED:
         with pytest.raises(RuntimeError, match="shape"):
             layer.weight = nn.Parameter(torch.zeros(3, 3))
 
@@ -199,10 +199,27 @@ def test_modules_of_torch_that_read_the_weights_of_their_layers(kind: str) -> No
     assert found.shape == wanted.shape and (found - wanted).abs().mean() <= NEAR[kind]
 
 
-@pytest.mark.parametrize("kind", ["fp8", "s4", "2:4"])
+@pytest.mark.parametrize("kind", ["fp8", "e4m3", "s8", "s4", "2:4"])
 def test_a_layer_is_compiled_whole(kind: str) -> None:
     model = convert(network(), kind)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
     for rows in (3, 5):
         x = torch.randn(rows, 64, dtype=torch.bfloat16)
         assert torch.equal(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "s8"])
+def test_weights_kept_in_8_bits(kind: str) -> None:
+    plain = nn.Linear(64, 24).to(torch.bfloat16)
+    layer, each = Linear.of(plain, kind), Linear.of(plain, {"e4m3": "fp8", "s8": "int8"}[kind])
+    x = torch.randn(3, 64, dtype=torch.bfloat16)
+    assert torch.equal(layer(x), each(x))
+    assert [b.element_size() * b.numel() for b in layer.buffers()] == [64 * 24, 4 * 24]
+    values = layer.weight
+    layer.half().float().bfloat16()
+    # Conversions of the model do not round again.
+    assert torch.equal(layer.weight, values) and torch.equal(layer(x), each(x))
+    x.requires_grad_()
+    layer(x).float().sum().backward()
+    wanted = layer.weight.float().sum(0).expand(3, -1)
+    assert (x.grad.float() - wanted).abs().max() <= 0.02 * wanted.abs().max()

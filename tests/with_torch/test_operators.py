@@ -14,7 +14,7 @@ import tilemma as tm  # noqa: E402
 import tilemma.torch  # noqa: E402
 from tilemma import ops  # noqa: E402
 from tilemma.errors import LaunchError, TilemmaError  # noqa: E402
-from tilemma.torch.operators import TABLE  # noqa: E402
+from tilemma.torch.operators import TABLE, quantize  # noqa: E402
 
 T = torch.ops.tilemma
 
@@ -254,3 +254,20 @@ def test_gradients_that_do_not_exist_are_refused() -> None:
     found = T.scaled_matmul(normal(4, 16, dtype=E4M3), normal(16, 4, dtype=E4M3), scale, ONE)
     with pytest.raises(LaunchError, match="matmul-gradient"):
         found.sum().backward()
+
+
+@pytest.mark.parametrize("type", ["f8_e4m3", "s8"])
+def test_weights_that_are_rounded_already(type: str) -> None:
+    x, w, bias = normal(5, 16, dtype=HALF, grad=True), normal(16, 4, dtype=HALF), normal(4, dtype=HALF, grad=True)
+    values, scales = quantize(w, type, 0)
+    args = (x, values, type, bias, scales[0])
+    assert torch.equal(T.quantized_matmul(*args), T.quantized_matmul(x, w, type, bias))
+    if type == "s8":  # the check itself multiplies, which torch does not do with f8_e4m3
+        torch.library.opcheck(T.quantized_matmul.default, args)
+    g = torch.randn(5, 4, dtype=HALF)
+    found = torch.autograd.grad(T.quantized_matmul(*args), (x, bias), g)
+    wanted = g.double() @ (values.double() * scales.double()).t(), g.double().sum(0)
+    for got, exact in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got.double(), exact, rtol=0.01, atol=0.01)
+    with pytest.raises(tm.LaunchError, match="matmul-gradient"):
+        T.quantized_matmul(x, values, type, bias, scales[0].requires_grad_()).sum().backward()

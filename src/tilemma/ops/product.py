@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from tilemma.ops.candidates import choose
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
-from tilemma.ops.steps import steps, workspaces
+from tilemma.ops.steps import Step, steps, workspaces
 from tilemma.ops.workspace import allocate, launch_template
 from tilemma.runtime import arrays
-from tilemma.runtime.arrays import describe, empty_like_first
+from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
 _WARM = launch_cache.WarmCalls()
 _OPTIONS = ("alpha", "beta", "activation", "out_dtype", "compute", "fast")
@@ -149,7 +150,7 @@ def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], 
         return result
     chosen = plans.best(problem, tune) if problem.out.device[0] == "cuda" else choose(problem)
     if problem.out.device[0] == "cuda":
-        recipe = _template(problem, chosen, a, made)
+        recipe = template(problem, chosen, describe(a), problem_shape(problem) if made else None)
         if key is not None:
             recipe_entry = _WARM.put(key, recipe)
             return recipe_entry.run(a, out)
@@ -190,14 +191,28 @@ def run(problem: Problem, plan: Plan, target: str = "auto", **options: Any) -> N
         step.kernel.on(target, **options)(*step.args, **step.constants)
 
 
-def _template(problem: Problem, plan: Plan, first: Any, made: bool) -> launch_cache.LaunchTemplate:
-    """The launches of ``problem``, prepared for its arrays."""
+def template(
+    problem: Problem,
+    plan: Plan,
+    first: ArrayRef,
+    shape: tuple[int, ...] | None,
+    before: Sequence[Step] = (),
+    needs: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> launch_cache.LaunchTemplate:
+    """The launches of ``problem``, prepared for its arrays, after those of ``before``.
+
+    ``first``: the call's first array.  ``shape``: that of the result, which each call allocates; None for one that
+    is given.  ``needs``: further arrays that each call allocates, by source.  ``names``: the caller's names for
+    the operands and scales, where they are others than those of `matmul`.
+    """
     planned = transposed_product(problem) if plan.swap else problem
-    like = describe(first)
-    work = {n: describe(x) for n, x in allocate(planned, plan, like).items()}
-    needs = {"out": (problem_shape(problem), problem.out.dtype.name)} if made else {}
-    needs |= {f"work.{n}": spec for n, spec in workspaces(planned, plan).items()}
-    return launch_template(steps(planned, plan, work), like, needs, caller_names(planned))
+    work = {n: describe(x) for n, x in allocate(planned, plan, first).items()}
+    made = {} if shape is None else {"out": (shape, problem.out.dtype.name)}
+    made |= needs or {}
+    made |= {f"work.{n}": spec for n, spec in workspaces(planned, plan).items()}
+    called = {ours: (names or {}).get(theirs, theirs) for ours, theirs in caller_names(planned).items()}
+    return launch_template([*before, *steps(planned, plan, work)], first, made, called)
 
 
 def caller_names(problem: Problem) -> dict[str, str]:

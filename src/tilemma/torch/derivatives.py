@@ -243,12 +243,17 @@ def of_filter(g: Tensor, x: Tensor, w: Tensor, stride: Any, padding: Any, dilati
 
 
 def quantized_matmul(given: Given, g: Tensor, needed: Collection[str]) -> Gradients:
-    """Of the product before rounding to 8 bits, in the operands' own types."""
+    """Of the product before rounding to 8 bits, in the operands' own types; weights that are kept in 8 bits have
+    no gradient."""
+    x, w, scales = given["x"], given["w"], given["scales"]
+    if scales is not None:
+        refuse("quantized_matmul", needed, {"x", "bias"})
+        w = (w.float() * scales).to(x.dtype)
     found: Gradients = {}
     if "x" in needed:
-        found["x"] = left(g, given["w"], given["x"])
+        found["x"] = left(g, w, x)
     if "w" in needed:
-        found["w"] = right(given["x"], g, given["w"])
+        found["w"] = right(x, g, w)
     if "bias" in needed:
         found["bias"] = of_bias(g, given["bias"])
     return found

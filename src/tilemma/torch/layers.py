@@ -10,9 +10,19 @@ from torch import Tensor, nn
 import tilemma
 from tilemma.errors import described, nearest
 from tilemma.ops.refusals import UnfitLayer, UnknownKind
-from tilemma.torch import registration  # noqa: F401  (registers the operators that the layers call)
+from tilemma.torch import (
+    inference,
+    registration,  # noqa: F401  (registers the operators that the layers call)
+)
+from tilemma.torch.operators import quantize
 
-KINDS = ("bf16", "fp8", "int8", "s4", "2:4")
+KINDS = ("bf16", "fp8", "int8", "e4m3", "s8", "s4", "2:4")
+# The types that kinds round to, and the kinds that keep no weight but what they multiply.
+EIGHT = {"fp8": "f8_e4m3", "int8": "s8", "e4m3": "f8_e4m3", "s8": "s8"}
+STORED = ("e4m3", "s8", "s4", "2:4")
+# What has to divide the number of inputs.
+UNITS = {"s4": 2, "2:4": 8}
+_TYPES = {"e4m3": torch.float8_e4m3fn, "s8": torch.int8}
 GROUPS = (128, 64, 32, 16, 8, 4, 2)
 
 
@@ -29,9 +39,10 @@ class Linear(nn.Module):
 
     ``kind``: "bf16" multiplies the weight as it is (f16, bf16, f32 or f64).  "fp8" and "int8" keep it too, and
     multiply rows of x and of the weight rounded to 8 bits, with a scale for each row; gradients are computed in
-    the weight's own type.  "s4" stores 4 bits and a scale for each group of 128 inputs (or fewer, where 128 does
-    not divide them), "2:4" the two largest of each four inputs: both are not trained.  Their state dicts have the
-    weight that the layer multiplies.
+    the weight's own type.  "e4m3" and "s8" do the same, and keep the rounded weight alone.  "s4" stores 4 bits and
+    a scale for each group of 128 inputs (or fewer, where 128 does not divide them), "2:4" the two largest of each
+    four inputs.  Weights of these four are not trained; their state dicts have the weight that the layer
+    multiplies.
 
     Raises UnknownKind, and UnfitLayer for an odd number of inputs in "s4" and one that 8 does not divide in "2:4".
     """
@@ -61,10 +72,10 @@ class Linear(nn.Module):
         self.in_features, self.out_features, self.kind = model.in_features, model.out_features, kind
         self.dtype = model.weight.dtype
         self.register_parameter("bias", model.bias)
-        if kind not in ("s4", "2:4"):
+        if kind not in STORED:
             self.register_parameter("weight", model.weight)
             return
-        unit = 2 if kind == "s4" else 8
+        unit = UNITS.get(kind, 1)
         if self.in_features % unit or not self.in_features:
             wanted = f"a number that {unit} divides"
             raise UnfitLayer(kind=kind, features=self.in_features, wanted=wanted)
@@ -80,6 +91,13 @@ class Linear(nn.Module):
         """The buffers of a weight [out, in] that is not kept; without numbers, of one on the meta device."""
         weight = weight.detach()
         rows, columns = self.out_features, self.in_features
+        if self.kind in _TYPES:
+            if weight.is_meta:
+                values = weight.new_empty(rows, columns, dtype=torch.int8)
+                return {"values": values, "scales": weight.new_empty(rows, dtype=torch.int32)}
+            values, factors = quantize(weight, EIGHT[self.kind], 1)
+            # As integers, which `half` and the like do not convert.
+            return {"values": values.view(torch.int8), "scales": factors.flatten().view(torch.int32)}
         if weight.is_meta:
             if self.kind == "s4":
                 scales = weight.new_empty(columns // self.group, rows, dtype=torch.float32)
@@ -105,13 +123,13 @@ class Linear(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         """``weight`` of the kinds that do not keep it is computed: `dense`, in the type that the weight had."""
-        if name == "weight" and self.__dict__.get("kind") in ("s4", "2:4"):
+        if name == "weight" and self.__dict__.get("kind") in STORED:
             return self.dense().to(self.dtype)
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """A ``weight`` for these kinds is stored as one of a state dict is; others are assigned."""
-        if name == "weight" and self.__dict__.get("kind") in ("s4", "2:4") and isinstance(value, Tensor):
+        if name == "weight" and self.__dict__.get("kind") in STORED and isinstance(value, Tensor):
             self.load_state_dict({name: value.detach()}, strict=False)
         else:
             super().__setattr__(name, value)
@@ -121,8 +139,17 @@ class Linear(nn.Module):
         return self._rows(x[None])[0] if x.dim() == 1 else self._rows(x)
 
     def _rows(self, x: Tensor) -> Tensor:
-        # Overloads by name: torch takes longer to find one for the arguments.
-        product, bias = torch.ops.tilemma, self.bias
+        # Not by `__getattr__`, and overloads by name: torch takes longer to find them.
+        try:
+            bias = self._parameters["bias"]
+        except KeyError:
+            bias = self.bias
+        if self.kind in _TYPES:
+            return self._eight_bits(x, bias)
+        weight = self._parameters.get("weight")
+        if self.kind == "bf16" and weight is not None and inference.is_plain(x, weight, bias):
+            return inference.product(x, weight, bias, _compute(x))
+        product = torch.ops.tilemma
         if self.kind == "s4":
             return product.mixed_matmul.default(x, self.values, self.scales, None, "s4", self.group, bias)
         if self.kind == "2:4":
@@ -131,13 +158,22 @@ class Linear(nn.Module):
             found = product.sparse_matmul.default(self.values, self.metadata, self.in_features, rows.t(), column)
             return found.t().reshape(*x.shape[:-1], self.out_features)
         right = self.weight.t()
-        if self.kind in ("fp8", "int8"):
-            return product.quantized_matmul.default(x, right, {"fp8": "f8_e4m3", "int8": "s8"}[self.kind], bias)
-        tf32 = x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
-        return product.matmul.default(x, right, None, bias, compute="tf32" if tf32 else None)
+        if self.kind in EIGHT:
+            return product.quantized_matmul.default(x, right, EIGHT[self.kind], bias)
+        return product.matmul.default(x, right, None, bias, compute=_compute(x))
+
+    def _eight_bits(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        values, scales = self._buffers["values"], self._buffers["scales"]
+        assert values is not None and scales is not None
+        weight, factors, kind = values.view(_TYPES[self.kind]), scales.view(torch.float32), EIGHT[self.kind]
+        if inference.is_plain(x, weight, bias):
+            return inference.rounded_product(x, weight, factors, kind, bias)
+        return torch.ops.tilemma.quantized_matmul.default(x, weight.t(), kind, bias, factors)
 
     def dense(self) -> Tensor:
         """The weight [out, in] that the layer multiplies."""
+        if self.kind in _TYPES:
+            return self.values.view(_TYPES[self.kind]).float() * self.scales.view(torch.float32)[:, None]
         if self.kind == "s4":
             from tilemma.torch.derivatives import dequantized
 
@@ -154,11 +190,11 @@ class Linear(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.kind in ("s4", "2:4"):
+        if self.kind in STORED:
             destination[prefix + "weight"] = self.dense()
 
     def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
-        if self.kind not in ("s4", "2:4"):
+        if self.kind not in STORED:
             super()._load_from_state_dict(state, prefix, *args)
             return
         missing, _, errors = args[2:5]
@@ -173,7 +209,7 @@ class Linear(nn.Module):
                 f"{name} has shape {list(weight.shape)}, {[self.out_features, self.in_features]} is needed"
             )
         else:
-            kept = weight if self.kind == "s4" else weight.to(self.values.dtype)
+            kept = weight.to(self.values.dtype) if self.kind == "2:4" else weight
             if args[0].get("assign_to_params_buffers"):
                 self._buffers.update(self._stored(kept))
                 return
@@ -183,6 +219,10 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         """Extents and kind, for `print`."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, kind={self.kind!r}"
+
+
+def _compute(x: Tensor) -> str | None:
+    return "tf32" if x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32 else None
 
 
 def _plain(module: nn.Module | None) -> bool:
@@ -211,7 +251,7 @@ def convert(model: nn.Module, kind: str = "bf16") -> nn.Module:
     if type(model) is nn.Linear:
         return Linear.of(model, kind) if _plain(model) else model
     made: dict[nn.Module, Linear] = {}
-    unit = {"s4": 2, "2:4": 8}.get(kind, 1)
+    unit = UNITS.get(kind, 1)
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):
             if _plain(child) and child.in_features % unit == 0:

@@ -18,7 +18,7 @@ from tilemma.quantized import Quantized
 from tilemma.sparse import Sparse
 
 # The types that `rounded` takes.
-_ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
+ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def flat_rows(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> bool:
@@ -120,10 +120,12 @@ def conv2d(
     )  # fmt: skip
 
 
-def quantized_matmul(x: Tensor, w: Tensor, type: str, bias: Tensor | None = None) -> Tensor:
+def quantized_matmul(
+    x: Tensor, w: Tensor, type: str, bias: Tensor | None = None, scales: Tensor | None = None
+) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     left, scale_a = quantize(rows, type, 1)
-    right, scale_b = quantize(w, type, 0)
+    right, scale_b = quantize(w, type, 0) if scales is None else (w, scales[None, :])
     found = ops.scaled_matmul(left, right, scale_a, scale_b, bias=bias, out_dtype=x.dtype)
     return found.reshape(*x.shape[:-1], w.shape[-1])
 
@@ -131,7 +133,7 @@ def quantized_matmul(x: Tensor, w: Tensor, type: str, bias: Tensor | None = None
 def quantize(x: Tensor, type: str, axis: int) -> tuple[Tensor, Tensor]:
     """``x`` in 8 bits, and its f32 scales, one for each row (``axis`` 1) or column (0)."""
     kind = {"f8_e4m3": torch.float8_e4m3fn, "s8": torch.int8}[type]
-    if x.is_cuda and x.dtype in _ROUNDED and x.numel():
+    if x.is_cuda and x.dtype in ROUNDED and x.numel():
         rows = x if axis else x.t()
         values, scales = rounded(rows, type)
         return (values, scales[:, None]) if axis else (values.t(), scales[None, :])
@@ -217,7 +219,7 @@ def fake_conv2d(
     return x.new_empty((x.shape[0], *extents, w.shape[0]), dtype=kind_of(out_dtype, x.dtype))
 
 
-def fake_quantized(x: Tensor, w: Tensor, type: str, bias: Tensor | None = None) -> Tensor:
+def fake_quantized(x: Tensor, w: Tensor, type: str, bias: Any = None, scales: Any = None) -> Tensor:
     return x.new_empty((*x.shape[:-1], w.shape[-1]))
 
 
@@ -250,5 +252,7 @@ TABLE: dict[str, tuple[str, Callable[..., Tensor], Callable[..., Tensor]]] = {
         f"Tensor x, Tensor w, SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, {_END}",
         conv2d, fake_conv2d,
     ),
-    "quantized_matmul": ("Tensor x, Tensor w, str type, Tensor? bias=None", quantized_matmul, fake_quantized),
+    "quantized_matmul": (
+        "Tensor x, Tensor w, str type, Tensor? bias=None, Tensor? scales=None", quantized_matmul, fake_quantized
+    ),
 }  # fmt: skip

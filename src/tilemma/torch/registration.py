@@ -108,8 +108,9 @@ def _plain_keys(device: str) -> int:
 def _is_plain(keys: Any, values: tuple[Any, ...]) -> bool:
     """Whether a call with these dispatch keys is just its computation: no mode, transform, subclass or lazy
     negation would see it."""
-    device = next(x for x in values if isinstance(x, Tensor)).device.type
-    return device in ("cpu", "cuda") and not keys.raw_repr() & ~_plain_keys(device)
+    first = values[0]
+    device = "cuda" if first.is_cuda else "cpu"
+    return (first.is_cuda or first.is_cpu) and not keys.raw_repr() & ~_plain_keys(device)
 
 
 def _differentiate(name: str, compute: Callable[..., Tensor]) -> None:
