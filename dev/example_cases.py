@@ -26,6 +26,7 @@ from tilemma.errors import TilemmaError
 from tilemma.kernels import facts_of
 from tilemma.machine.run import Job, schedule_of
 from tilemma.modules import load
+from tilemma.runtime import packed
 from tilemma.runtime.binding import bind
 from tilemma.tools.problem import make_problem
 
@@ -53,7 +54,7 @@ GALLERY: dict[str, dict[str, Any]] = {
     "stencil": {"m": 21, "n": 150},
     "transpose": {"m": 40, "n": 72},
     "triangular_solve": {"n": 75, "r": 40},
-    "w4a16": {"m": 33, "n": 70, "k": 201},
+    "w4a16": {"m": 33, "n": 70, "k": 1090},
 }
 # Where blocks are persistent: enough tiles that each block computes three.
 PERSISTENT: dict[str, dict[str, Any]] = {
@@ -90,7 +91,7 @@ class Case:
         return "-".join([self.file, self.kernel, *(f"{k}{v}".lower() for k, v in self.defines.items())])
 
     def compiled(self, arch: str) -> tuple[Compiled, dict[str, Any]]:
-        """The kernel and its arguments; TilemmaError where the target does not have it."""
+        """The kernel and its arguments; CompileError where the target does not have it."""
         if self.file == "attention_roles":
             problem = problems.attention(**self.problem)
             kernel = load(ROOT / "co" / "attention_roles.co", self.defines).only()
@@ -104,8 +105,10 @@ class Case:
             module = load(path, self.defines)
             kernel = module[self.kernel] if self.kernel else module.only()
             values = make_problem(kernel.build(), dict(self.sizes), {}, 0).arrays
+        plan, stored = packed.stored(kernel.signature().plan, list(values), list(values.values()), "machine")
+        values = dict(zip(values, stored, strict=True))
         arrays = {n: a for n, a in values.items() if isinstance(a, np.ndarray)}
-        names = bind(kernel.signature().plan, list(values.values()), {}, order=list(values)).names
+        names = bind(plan, stored, {}, order=list(values)).names
         return kernel.compile(arch, facts=facts_of(arrays), sizes=names), values
 
 

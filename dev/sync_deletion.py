@@ -9,7 +9,7 @@ computes something else, under some schedule.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,12 +139,18 @@ def intact(compiled: Compiled, arguments: Arguments) -> dict[str, Any]:
 
 
 def survey(
-    compiled: Compiled, arguments: Arguments, schedules: int = 20, every: int = 1, blocks: int = 0
+    compiled: Compiled,
+    arguments: Arguments,
+    schedules: int = 20,
+    every: int = 1,
+    blocks: int = 0,
+    only: Container[str] | None = None,
 ) -> Iterator[Outcome]:
-    """The outcomes of all variants, or of each ``every``-th; ``blocks``: see `run`."""
+    """The outcomes of all variants, or of each ``every``-th, of the insertions ``only`` if that is given;
+    ``blocks``: see `run`."""
     wanted = None if blocks else intact(compiled, arguments)
     for i, variant in enumerate(variants(compiled)):
-        if i % every == 0:
+        if i % every == 0 and (only is None or variant.insertion in only):
             yield run(variant, arguments, wanted, schedules, blocks)
 
 

@@ -23,6 +23,7 @@ from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated
 from tilemma.ir.expr import Index, Var, value_of
 from tilemma.ir.expr import walk as parts
+from tilemma.ir.ranges import Known, enters
 from tilemma.ir.types import Space
 from tilemma.ir.walk import trip_count
 from tilemma.passes.rotations import Rotations
@@ -74,10 +75,17 @@ Exits = list[tuple[type[t.Break] | type[t.Continue], State]]
 
 class Walk:
     """Finds hazards: between accesses to one buffer or, with ``aliases``, only between accesses to the two buffers
-    of one of these pairs, which lie at the same place in memory."""
+    of one of these pairs, which lie at the same place in memory.  ``known``: what decides whether a loop is
+    entered."""
 
-    def __init__(self, tree: Tree, accesses: Accesses, aliases: frozenset[frozenset[str]] | None = None) -> None:
-        self._tree = tree
+    def __init__(
+        self,
+        tree: Tree,
+        accesses: Accesses,
+        aliases: frozenset[frozenset[str]] | None = None,
+        known: Known | None = None,
+    ) -> None:
+        self._tree, self._known_sizes = tree, known
         self._accesses = accesses
         self._aliases = aliases
         self._rotations = Rotations(tree.block.body)
@@ -309,7 +317,12 @@ class Walk:
             return self._joined([last, *left])
         count = trip_count(node.op) if isinstance(node.op, t.For) else None
         out = ends[-1:] if count is not None and count >= len(ends) else ends
-        return self._joined([*out, *left, *([] if count else [_skipping(node, state)])])
+        entered = count or self._is_entered(node.op)
+        return self._joined([*out, *left, *([] if entered else [_skipping(node, state)])])
+
+    def _is_entered(self, loop: t.Op) -> bool:
+        known = self._known_sizes
+        return isinstance(loop, t.For) and known is not None and enters(loop.index, loop.start, loop.stop, known)
 
     def _head(self, node: Node, state: State) -> Generator[Hazard, None, State]:
         """The accesses of a loop's condition or bounds."""

@@ -8,7 +8,9 @@ from dataclasses import replace
 from tilemma.errors import CompileError
 from tilemma.ir import tile as t
 from tilemma.ir.constructs import LIMITS
+from tilemma.ir.ranges import Known
 from tilemma.ir.types import WARP, Space
+from tilemma.ir.usage import nonzero
 from tilemma.ir.walk import rewrite_blocks, walk, with_bodies
 from tilemma.passes.check_futures import never_waited_for
 from tilemma.passes.contraction import fragment_uses
@@ -42,11 +44,11 @@ class InsertSync:
 
     def run(self, kernel: t.Kernel, log: list[Decision]) -> t.Kernel:
         """Raises BarrierNotUniform, TooManyBarriers or NotBuilt."""
-        dependence = Dependence(kernel.body)
-        return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, log))
+        dependence, known = Dependence(kernel.body), Known(nonzero(kernel))
+        return rewrite_blocks(kernel, lambda block: _synchronised(block, dependence, known, log))
 
 
-def _synchronised(block: t.Parallel, dependence: Dependence, log: list[Decision]) -> t.Parallel:
+def _synchronised(block: t.Parallel, dependence: Dependence, known: Known, log: list[Decision]) -> t.Parallel:
     block = once(block, dependence)
     if not any(isinstance(op, t.MmaFence) for op in walk(block.body)):
         block = replace(block, body=batched(block.body))
@@ -56,6 +58,8 @@ def _synchronised(block: t.Parallel, dependence: Dependence, log: list[Decision]
     _wait_for_futures(tree, accesses)
     walker = Walk(tree, accesses)
     kept = _merged(walker, pruned(walker, resolve(walker))) + _last_stores(tree)
+    if _without_outer_waits(tree, walker):
+        walker = Walk(tree, accesses, known=known)
     kept += _last_waits(tree, walker)
     for node in superfluous_waits(tree):
         node.parent.nodes.remove(node)
@@ -206,6 +210,22 @@ def _group_of_copies(node: Node) -> str | None:
     if isinstance(op, t.Copy) and op.plan is not None and op.plan.engine == "cp.async":
         return op.future
     return None
+
+
+def _without_outer_waits(tree: Tree, walker: Walk) -> bool:
+    """Removes the waits of a pipelined loop, in it and behind it, and the groups that they count, where waits of a
+    loop inside it order its copies as well; whether there are any."""
+    found = []
+    for loop in (n for n in tree.walk() if isinstance(n.op, t.For)):
+        waits = [n for n in loop.subtree() if isinstance(n.op, t.CopyWait)]
+        own = [n for n in waits if n.parent is loop.inner[0] and n.op.span == loop.op.span]
+        if own and len(own) < len(waits):
+            behind = (n for n in loop.parent.nodes if isinstance(n.op, t.CopyWait) and n.op.span == loop.op.span)
+            found += [*own, *behind]
+    if len(pruned(walker, found)) == len(found):
+        return False
+    pruned(walker, [n for n in tree.walk() if isinstance(n.op, t.CopyCommit)])
+    return True
 
 
 # ---- ends ------------------------------------------------------------------------------------------------
