@@ -11,6 +11,7 @@ import pytest
 from form_cases import FORMS, drawn, share, wide
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import problem
 
 import tilemma as tm
 from tests.sampling import examples, pairwise
@@ -18,6 +19,7 @@ from tilemma import ops, testing
 from tilemma.errors import TilemmaError
 from tilemma.ops import forms, launch_cache, mixed_plan
 from tilemma.ops import mixed as mixed_products
+from tilemma.ops.candidates import ranked
 from tilemma.ops.form_kernels import gated_tiles, sparse_tiles
 from tilemma.ops.mixed_kernels import mixed_sums
 from tilemma.ops.mixed_plan import MixedTile
@@ -72,9 +74,11 @@ def test_calls_on_the_machine(name: str, tile: int, arch: str, seed: int, monkey
 
 
 @pytest.mark.parametrize("target", ["cpu", "machine"])
+@pytest.mark.parametrize("registers", [False, True])
 @pytest.mark.parametrize("seed", range(examples(4)))
-def test_weights_that_are_widened_first(target: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for many rows on a GPU: a kernel computes weights of 16 bits, and `matmul` multiplies."""
+def test_weights_of_16_bits(target: str, registers: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for many rows on a GPU: a kernel computes weights of 16 bits in registers, or in memory, and `matmul`
+    multiplies."""
     compute, kernels = forms.run, []
 
     def run(ready: forms.Prepared) -> None:
@@ -83,10 +87,33 @@ def test_weights_that_are_widened_first(target: str, seed: int, monkeypatch: pyt
 
     monkeypatch.setattr(forms, "run", run)
     monkeypatch.setattr(
-        mixed_products, "_widens", lambda _, a, weights, group, kind: a.rank == 2 and group % 32 == 0
+        mixed_products, "_many", lambda _, a, weights, group, kind: a.rank == 2 and group % 32 == 0
     )
+    if registers:
+        monkeypatch.setattr(mixed_products, "_streams", lambda *_: True)
+        monkeypatch.setattr(mixed_products, "_prefers_widening", lambda *_: False)
+        monkeypatch.setattr(forms, "staged", lambda result: result.shape[1] * result.itemsize % 16 == 0)
+        monkeypatch.setattr(mixed_plan, "_PRODUCT_ROWS", (24,))
     assert share("mixed", 2000 + seed) <= 1
     assert ("widened_weights" in kernels) == ("product_of_tiles" in kernels)
+    assert not (registers and "widened_weights" in kernels and "mixed_products" in kernels)
+
+
+@pytest.mark.parametrize(
+    "rows, bits, zeros, memory",
+    [(4096, 4, False, False), (512, 4, True, False), (512, 8, False, False), (8192, 8, True, True)],
+)
+def test_weights_of_many_rows_are_computed_where_it_is_faster(
+    rows: int, bits: int, zeros: bool, memory: bool
+) -> None:
+    """In registers each tile of rows computes them again."""
+    shape = mixed_plan.MixedShape(1, rows, 8192, 8192, bits, 128, True, zeros)
+    tile = mixed_plan.product_rows(shape, Hardware())
+    product = ranked(problem(rows, 8192, 8192, "bf16"), Hardware())[0].seconds
+    widened = mixed_plan.widening(shape, Hardware()) + product
+    assert (widened < mixed_plan.product_seconds(tile, shape, Hardware())) == memory
+    # Steps that are neither whole groups nor parts of one.
+    assert mixed_plan.product_rows(replace(shape, group=96), Hardware()) == 0
 
 
 def test_the_gate_is_not_rounded() -> None:

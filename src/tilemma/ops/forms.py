@@ -158,6 +158,11 @@ def as_product(
     return Prepared(tuple(found), out, made, result, workspaces(planned, plan))
 
 
+def product_seconds(call: Call, result: ArrayRef, made: bool) -> float:
+    """The time of `matmul` for the operands of ``call``, by its model."""
+    return plans.usable(arguments.problem(call, result, made=made), hardware(result.device))[0].seconds
+
+
 def nothing(problem: Problem, shape: tuple[int, ...]) -> tuple[ArrayRef, Source]:
     """A placeholder for a parameter that the kernel does not read."""
     return absent(problem, shape)[0], ("a", 0)

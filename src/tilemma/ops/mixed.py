@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tilemma.ops import forms, mixed_plan
 from tilemma.ops.arguments import Call, Rules, ending, transposed
 from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
-from tilemma.ops.mixed_kernels import mixed_sums, mixed_tiles, widened_weights
+from tilemma.ops.mixed_kernels import mixed_products, mixed_sums, mixed_tiles, widened_weights
 from tilemma.ops.mixed_plan import MixedShape, MixedTile
 from tilemma.ops.operand_layouts import aligned
 from tilemma.ops.pipelined import add_parts
@@ -27,9 +27,8 @@ from tilemma.ops.workspace import rooms
 from tilemma.quantized import TYPES, Quantized, check_fields
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
 
-# The rows of activations from which on weights are widened once.  By the model, reading and writing 2.5 bytes a
-# weight takes as long as half of the multiplications of 400 rows.
-WIDENED_ROWS = 512
+# More rows of activations are multiplied by weights of 16 bits.
+FEW_ROWS = 256
 RULES = Rules("mixed_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
 
 
@@ -50,7 +49,7 @@ def mixed_matmul(
     ``a`` is [..., M, K] of f16 or bf16, ``b`` what `tilemma.quantize` makes of weights [K, N].  Products are added
     in f32, and the sum of each group is multiplied by its scale in f32.  With ``zeros``, and where groups are not
     multiples of 32, each weight is computed in f32 and rounded to the type of ``a``; on sm_90a also where ``a`` is
-    a matrix of 512 rows or more.  The other arguments, the result and the errors are those of `matmul`.
+    a matrix of more than 256 rows.  The other arguments, the result and the errors are those of `matmul`.
     """
     if not isinstance(b, Quantized):
         wanted = "what `tilemma.quantize` makes"
@@ -86,8 +85,6 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     away = None if zeros is None else describe(zeros)
     shape = _result_shape(call, kind, group, extents, steps, away)
     out, result, made = forms.allocated(call, shape, out)
-    if _widens(result, call.a, weights, group, kind):
-        return _by_widening(call, out, result, made, (steps, away), kind, group)
     left = forms.widened(call.a, shape)
     operands = [
         Operand(left, "a"),
@@ -95,12 +92,22 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     ]
     m, n = shape[-2:]
     bits, plain = 4 if kind == "s4" else 8, call.a.rank == 2 and not result.is_empty
-    whole = MixedShape(math.prod(shape[:-2]), m, n, extents[0], bits, group, plain)
+    whole = MixedShape(math.prod(shape[:-2]), m, n, extents[0], bits, group, plain, away is not None)
     on, on_cpu = hardware(result.device), result.device[0] == "cpu"
     constants = {
         "T": call.a.dtype.name, "TV": weights.dtype.name, "TS": steps.dtype.name, "AB": batches(left, "B"),
         "GROUP": group,
     }  # fmt: skip
+    named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
+    shift = forms.widened(steps if away is None else away, shape)
+    shifted = [*operands, Operand(shift, "scale_a" if away is None else "scale_b")]
+    moved = {"TZ": shift.dtype.name, "ZEROS": away is not None}
+    if _many(result, call.a, weights, group, kind):
+        rows = mixed_plan.product_rows(whole, on) if c is None and _streams((*named.values(),), on) else 0
+        if not rows or _prefers_widening(call, result, made, whole, rows):
+            return _by_widening(call, out, result, made, (steps, away), kind, group)
+        constants |= {**moved, "TV": kind, "TILE_M": rows, "STAGED": forms.staged(result)}
+        return forms.prepared(call, out, result, made, mixed_products, shifted, named, constants)
     kernel: Kernel = mixed_sums()
     room: tuple[tuple[ArrayRef, Source], ...] = ()
     specs: dict[str, tuple[tuple[int, ...], str]] = {}
@@ -115,11 +122,9 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         constants |= _joined(tile, once) if specs else {}
     else:
         tile = mixed_plan.single(whole, on, on_cpu=on_cpu)
-        kernel, shift = mixed_tiles, steps if away is None else away
-        operands.append(Operand(forms.widened(shift, shape), "scale_a" if away is None else "scale_b"))
-        constants |= {"TZ": shift.dtype.name, "PACKED": kind == "s4", "ZEROS": away is not None}
+        kernel, operands = mixed_tiles, shifted
+        constants |= {**moved, "PACKED": kind == "s4"}
     constants |= tile.constants
-    named = {"a": call.a, "b": weights, "scales": steps, "zeros": away}
     if tile.parts > 1 and not specs:
         return _in_parts(call, kernel, out, result, made, operands, named, constants, tile.parts, room)
     ready = forms.prepared(call, out, result, made, kernel, operands, named, constants, room)
@@ -140,10 +145,11 @@ def _joined(tile: MixedTile, once: bool) -> dict[str, Any]:
     return {"SPLIT": tile.parts, "LOOKS": LOOKS if once else 0, **names}
 
 
-def _streams(operands: tuple[ArrayRef, ...], on: Hardware) -> bool:
+def _streams(operands: Iterable[ArrayRef | None], on: Hardware) -> bool:
     """Whether TMA copies all operands."""
-    whole = all(x.shape[-1] * x.itemsize % 16 == 0 and aligned(x) for x in operands)
-    return whole and operands[0].device[0] == "cuda" and on.pipelines
+    given = [x for x in operands if x is not None]
+    whole = all(x.shape[-1] * x.itemsize % 16 == 0 and aligned(x) for x in given)
+    return whole and given[0].device[0] == "cuda" and on.pipelines
 
 
 def _summed(values: ArrayRef, kind: str, group: int) -> bool:
@@ -152,12 +158,21 @@ def _summed(values: ArrayRef, kind: str, group: int) -> bool:
     return group % 32 == 0 and (kind != "s4" or values.strides[-1] == 1)
 
 
-def _widens(result: ArrayRef, a: ArrayRef, weights: ArrayRef, group: int, kind: str) -> bool:
-    """Whether it pays to compute weights of 16 bits once, in memory, and to multiply by `matmul`: this costs the
-    time of memory, and each block of the other kernels widens its weights again."""
+def _many(result: ArrayRef, a: ArrayRef, weights: ArrayRef, group: int, kind: str) -> bool:
+    """Whether rows are many: weights of 16 bits are computed, in registers or once in memory."""
     on = hardware(result.device)
-    many = result.device[0] == "cuda" and on.pipelines and a.shape[-2] >= WIDENED_ROWS
+    many = result.device[0] == "cuda" and on.pipelines and a.shape[-2] > FEW_ROWS
     return many and not result.is_empty and a.rank == 2 and a.shape[1] > 0 and _summed(weights, kind, group)
+
+
+def _prefers_widening(call: Call, result: ArrayRef, made: bool, shape: MixedShape, rows: int) -> bool:
+    """Whether it is faster to compute the weights once, in memory, and to multiply by `matmul`, than to compute
+    them in each block whose tile has ``rows`` rows."""
+    on = hardware(result.device)
+    # Memory that is not accessed, apart from the caller's.
+    weights = call.a._replace(pointer=1 << 56, shape=(shape.k, shape.n), strides=(1, shape.k))
+    product = forms.product_seconds(replace(call, b=weights), result, made)
+    return mixed_plan.widening(shape, on) + product < mixed_plan.product_seconds(rows, shape, on)
 
 
 def _by_widening(

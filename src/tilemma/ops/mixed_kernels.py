@@ -74,12 +74,17 @@ def _store_part(
 ) -> None:
     """Stores ``width`` columns of part ``p`` of the tile, that of an instance: the share of this number."""
     n = tile.n * tile.groups + p
-    at = Place(*[tile.batch] * 4, tile.m * tile.columns + share * width, n * ROWS)
-    if not epilogue.plain:
-        for i, j in apply(mc):
-            mc[i, j] = epilogue.of(mc[i, j], at, j, i)
+    _finish(mc, epilogue, tile, n, tile.m * tile.columns + share * width)
     there = out.subspan(1, width, ROWS).at(tile.batch, tile.m * (tile.columns // width) + share, n)
     mma.store(mc, there.sqz(), transp=True)
+
+
+def _finish(mc: Any, epilogue: EpilogueFunction, tile: ResultTile, n: Any, row: Any) -> None:
+    """Applies the epilogue to the transposed sums ``mc`` of the n-th ROWS weights, and of rows from ``row`` on."""
+    if not epilogue.plain:
+        at = Place(*[tile.batch] * 4, row, n * ROWS)
+        for i, j in apply(mc):
+            mc[i, j] = epilogue.of(mc[i, j], at, j, i)
 
 
 def _add_part(
@@ -235,6 +240,73 @@ def mixed_tiles(
                     weights[i, j] = (value * factor.astype("f32")).astype(T)
                 mma.row.row(mc, weights, mma.load(a_s))
         store_transposed(mc, out, epilogue, ResultTile(batch, m, n, TILE_M, GROUPS))
+
+
+@tm.kernel(pipeline=tm.Pipeline(producer=True, persistent=True, cluster=1))
+def mixed_products(
+    a: tm.Global["T", "AB", "M", "K"],
+    values: tm.Global["TV", "VB", "N", "K"],
+    scales: tm.Global["TS", "SB", "GROUP_COUNT", "N"],
+    zeros: tm.Global["TZ", "ZB", "ZERO_COUNT", "ZN"],
+    c: tm.Global["TC", "B", "C0", "C1"],
+    bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
+    out: tm.Global["TO", "B", "M", "N"],
+    alpha: tm.Float,
+    beta: tm.Float,
+    *,
+    # Element types.
+    T="f16", TV="s8", TS="f32", TZ="f32", TC="f16", TB="f16", TO="f16",
+    # Dimensions of the arrays, and which of them are contiguous.
+    AB="B", VB=1, SB=1, ZB=1, ZERO_COUNT="GROUP_COUNT", ZN="N", C0="M", C1="N", BIAS_BATCH=1,
+    BIAS="N",
+    # The plan.
+    ZEROS=False, GROUP=128, TILE_M=256, TILE_K=64, GROUPS=2, STEP=32, STAGED=False,
+    # The epilogue.
+    SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
+):  # fmt: skip
+    """out[b] = activation(alpha * a[b] x w + beta * c[b] + bias), w = (values - zeros) * scales in type T.
+
+    The transposed product is computed: the weights are its left operand, made in registers, STEP of K while those
+    before are multiplied.  STEP divides GROUP and TILE_K, and one of these divides the other.  STAGED: the result
+    goes through shared memory.
+    """
+    M, N, K = out.shape[1], out.shape[2], a.shape[2]
+    LINES = max(TILE_K // GROUP, 1)
+    epilogue = epilogue_function((alpha, beta), (c, bias, out), (SCALE, ADDEND, ALONG, ACTIVATION))
+    tiles = cdiv(N, GROUPS * ROWS), cdiv(M, TILE_M)
+    for batch, n, m in parallel(out.shape[0], *tiles, level="block", overlap=True):
+        a_s, w_s = shared(T, TILE_M, TILE_K), shared(TV, GROUPS * ROWS, TILE_K)
+        s_s, z_s = shared(TS, 1, LINES, GROUPS * ROWS), shared(TZ, 1, LINES, GROUPS * ROWS)
+        mc = mma.fill(0.0, "f32")
+        own, first = batch if VB != 1 else 0, n * GROUPS * ROWS
+        for k in foreach(cdiv(K, TILE_K)):
+            dma.copy(a.subspan(1, TILE_M, TILE_K).at(batch if AB != 1 else 0, m, k).sqz(), a_s)
+            dma.copy(values.subspan(1, GROUPS * ROWS, TILE_K).at(own, n, k).sqz(), w_s)
+            for array, buffer in ((scales, s_s), (zeros, z_s))[: 1 + ZEROS]:
+                dma.copy(array.view(1, LINES, GROUPS * ROWS).from_(own, k * TILE_K // GROUP, first), buffer)
+            for p, _ in parallel(GROUPS, 1, level="group-4"):
+                for q in range(TILE_K // STEP):
+                    line = q * STEP // GROUP
+                    factor, away = mma.frag(TS, ROWS), mma.frag(TZ, ROWS)
+                    mma.load(s_s.subspan(1, 1, ROWS).at(0, line, p).sqz(), factor)
+                    if ZEROS:
+                        mma.load(z_s.subspan(1, 1, ROWS).at(0, line, p).sqz(), away)
+                    weights = mma.load(w_s.subspan(ROWS, STEP).at(p, q), dtype=T)
+                    for i, j in apply(weights):
+                        value = weights[i, j].astype("f32")
+                        if ZEROS:
+                            value = value - away[i].astype("f32")
+                        weights[i, j] = (value * factor[i].astype("f32")).astype(T)
+                    mma.row.row(mc, weights, mma.load(a_s.subspan(TILE_M, STEP).at(0, q)))
+        tile = ResultTile(batch, m, n, TILE_M, GROUPS)
+        if STAGED:
+            out_s = shared(TO, TILE_M, GROUPS * ROWS)
+            for p, _ in parallel(GROUPS, 1, level="group-4"):
+                _finish(mc, epilogue, tile, n * GROUPS + p, m * TILE_M)
+                mma.store(mc, out_s.subspan(TILE_M, ROWS).at(0, p), transp=True)
+            dma.copy(out_s, out.subspan(1, TILE_M, GROUPS * ROWS).at(batch, m, n).sqz())
+        else:
+            store_transposed(mc, out, epilogue, tile)
 
 
 @tm.kernel

@@ -14,7 +14,7 @@ from tilemma.ops.mixed_kernels import ROWS
 from tilemma.ops.plan import LAUNCH, RESERVED, Hardware
 
 _UNIT = 128
-# With more rows `mixed` widens the weights once, and the sums of parts take longer than they save.
+# With more rows the sums of parts take longer than they save.
 _MOST_ROWS = 64
 # Warpgroups of a block: one alone waits for each of its own multiplies, four had the rate of two.
 _WARPGROUPS = 4
@@ -42,6 +42,13 @@ _ADD, _LATE, _JOIN, _JOIN_BYTES = 0.8e-6, 2.3e-6, 2.0e-6, 1.6
 _CONVERT, _OWN_WORDS, _OWN_ROWS, _ALONE, _SCALE = 189.0, 400.0 / 4, 79.0 / 4, 1.2, 40.0
 # The rate of mma.sync, as a share of that of wgmma, and the rows up to which it was faster.
 _SYNC_RATE, _WARP_ROWS = 0.62, 16
+# `mixed_products`: rows of its tile, for two warpgroups; clocks of a step of 64 of K with 4-bit weights, more with
+# zeros or 8 bits, and for each row; the end of a tile.  On an H200, with 128 to 4096 rows.
+_PRODUCT_ROWS, _PRODUCT_GROUPS, _PRODUCT_DEPTH = (256, 192, 128), 2, 64
+_PRODUCT_STEP, _PRODUCT_ZEROS, _PRODUCT_8_BITS = 430.0, 180.0, 230.0
+_PRODUCT_ROW, _PRODUCT_END = 2.83, 1.5e-6
+# The share of the memory's rate that computing weights in memory reaches.
+_WIDENING_RATE = 0.88
 # Of K, what a warpgroup converts while the weights before are multiplied, if it divides groups and steps.  Where
 # three or four warpgroups share the multiplier, longer parts were faster.
 _STEP, _SHARED_STEP = 32, 64
@@ -51,7 +58,8 @@ _STEP, _SHARED_STEP = 32, 64
 class MixedShape:
     """A product [batch, m, k] x [k, n], with weights of ``bits`` in groups of ``group``.
 
-    ``plain``: its operands are matrices, of which slices of K may be multiplied apart.
+    ``plain``: its operands are matrices, of which slices of K may be multiplied apart.  ``zeros``: they are
+    subtracted from the weights.
     """
 
     batch: int
@@ -61,6 +69,7 @@ class MixedShape:
     bits: int
     group: int
     plain: bool
+    zeros: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,25 @@ def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
         return round(seconds(t, s, on), 7), t.parts, -t.groups * t.slices, -t.depth, t.joined
 
     return min(candidates(s, on, simple.rows), key=cost, default=simple)
+
+
+def product_rows(s: MixedShape, on: Hardware) -> int:
+    """The rows of the tile of `mixed_products`; 0 if its steps are not whole groups or equal parts of one."""
+    if not _meets(_PRODUCT_DEPTH, s.group):
+        return 0
+    return min(_PRODUCT_ROWS, key=lambda rows: product_seconds(rows, s, on))
+
+
+def product_seconds(rows: int, s: MixedShape, on: Hardware) -> float:
+    """The time of `mixed_products` with tiles of so many rows, by the model."""
+    rounds = cdiv(s.batch * cdiv(s.m, rows) * cdiv(s.n, _PRODUCT_GROUPS * ROWS), on.sms)
+    step = _PRODUCT_STEP + _PRODUCT_ZEROS * s.zeros + _PRODUCT_8_BITS * (s.bits == 8) + _PRODUCT_ROW * rows
+    return LAUNCH + rounds * (cdiv(s.k, _PRODUCT_DEPTH) * step / on.clock + _PRODUCT_END)
+
+
+def widening(s: MixedShape, on: Hardware) -> float:
+    """The time to compute the weights in memory."""
+    return LAUNCH + s.n * s.k * (s.bits / 8 + 2) / (_WIDENING_RATE * on.memory)
 
 
 def single(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
