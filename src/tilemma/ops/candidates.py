@@ -85,7 +85,7 @@ TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 # Tiles of f64, which copies ahead: the last wave counts, because a tile takes long.  Steps of 32 are 2 to 4 %
 # faster than those of 16.
 TILES_F64 = (((128, 128, 32), 2), ((128, 96, 32), 2), ((128, 64, 32), 2), ((64, 64, 32), 1))
-PARTS = tuple(sorted({*SPLITS, 7, 14}))
+PARTS = tuple(sorted({*SPLITS, 5, 7, 9, 10, 11, 14}))
 # Parts are for SMs without a task: no more parts than so many for each.
 SPLIT_ROUNDS = 2
 

@@ -66,11 +66,14 @@ class Tasks:
     back: bool
 
     def task(self, t: Any) -> tuple[Any, ...]:
-        """(batch, part, m, n, first step, end) of task ``t``: the slices of K innermost, the batches outermost."""
-        part, tile = (t % self.split, t // self.split) if self.split > 1 else (0, t)
-        batch = 0
-        if not (isinstance(self.batches, int) and self.batches == 1):
-            batch, tile = tile // (self.tiles_m * self.tiles_n), tile % (self.tiles_m * self.tiles_n)
+        """(batch, part, m, n, first step, end) of task ``t``: the batches outermost, then the slices of K, so that
+        blocks that run at the same time read the same slices."""
+        batch, part, tile = 0, 0, t
+        one = isinstance(self.batches, int) and self.batches == 1
+        if self.split > 1 or not one:
+            slices, tile = t // (self.tiles_m * self.tiles_n), t % (self.tiles_m * self.tiles_n)
+            part = slices % self.split if self.split > 1 else 0
+            batch = 0 if one else slices // self.split if self.split > 1 else slices
         if self.raster:
             m, n = raster(tile, self.tiles_m, self.tiles_n, self.raster, self.back)
         else:

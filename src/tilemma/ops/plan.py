@@ -194,6 +194,10 @@ ROOM = 0.85
 LINE = 128
 # K is by far the longest extent: so many times the others.
 LONG = 16
+# Measured over predicted time of parts of a long K: by the columns of tiles; of tiles of 128 rows and more; and where
+# each group of SMs (GPC) has the same tiles of every part: their columns are a power of two, and their number is a
+# multiple of the groups.
+BY_COLUMNS, TALL, SAME_TILES, GPCS = {1: 1.06, 2: 0.97, 3: 0.97}, 1.05, 1.04, 8
 # Parts of K.
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
@@ -295,6 +299,17 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     return max(moved / (on.memory * saturated), each)
 
 
+def _parts(p: Problem, plan: Plan) -> float:
+    """How much longer parts of a long K take than the other terms say."""
+    m, n, k = p.shape
+    if plan.split == 1 or plan.cluster != (1, 1) or k < LONG * max(m, n):
+        return 1.0
+    columns = cdiv(n, plan.tile[1])
+    same = columns > 1 and columns & (columns - 1) == 0 and cdiv(m, plan.tile[0]) * columns % GPCS == 0
+    tall = TALL if plan.tile[0] >= 128 else 1.0
+    return BY_COLUMNS.get(columns, 1.0) * tall * (SAME_TILES if same else 1.0)
+
+
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
     p = transposed_product(problem) if plan.swap else problem
@@ -332,6 +347,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
+    seconds *= _parts(p, plan)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
     seconds *= 1 + SHARING * (shares and not plan.back)
