@@ -150,9 +150,12 @@ ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
 CARRIED = 35.0
 # Clocks for each of K that f64 takes besides: tiles of 96 and 64 columns took 0.765 and 0.514 of the time of 128.
 STEP_F64 = 6.0
+# Rows lie in so many lines for each that they fill, or more.
+ACROSS = 1.2
 # The cost of launching clusters: their blocks start together, and none ends before the others.  The share of the
-# time that blocks which share tiles wait for each other.
-CLUSTER, SHARING = 2.7e-06, 0.025
+# time that blocks which share tiles wait for each other.  Where rows start within lines, the blocks wait for the
+# L2 cache anyway: 1000^3 took 7.5 us with pairs that share, 8.8 us without.
+CLUSTER, CLUSTER_OF_LINES, SHARING = 2.7e-06, 3e-07, 0.025
 # A launch, filling the ring once, and a store of one byte of the result by one block, for products of other forms.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # The same of a tile here: before its first step, and to store a byte by TMA, by a copy from shared memory, and
@@ -184,6 +187,9 @@ FROM_MEMORY, FROM_CACHE, FILLED = 2.66, 0.4, 5.15
 LONE = 0.7
 # How much longer a step takes at most if the ring is short; bytes along K of a ring that is not.
 SHORT, DEEP = 0.43, 512
+# Steps of tiles of so many elements, whose rows fill lines, last so long that the three stages beside a whole
+# staged tile suffice.
+LASTING = 32768
 # How much longer TMA takes for each stage less than these.
 SHALLOW, FEW = 0.35, 4
 # Copying to aligned memory, one launch for both operands, reads and writes at this share of the memory's rate.
@@ -194,9 +200,9 @@ ROOM = 0.85
 LINE = 128
 # K is by far the longest extent: so many times the others.
 LONG = 16
-# Measured over predicted time of parts of a long K: by the columns of tiles; of tiles of 128 rows and more; and where
-# each group of SMs (GPC) has the same tiles of every part: their columns are a power of two, and their number is a
-# multiple of the groups.
+# Measured over predicted time of parts of a long K: by the columns of tiles; of tiles of 128 rows and more; and
+# where each group of SMs (GPC) has the same tiles of every part: their columns are a power of two, and their
+# number is a multiple of the groups.
 BY_COLUMNS, TALL, SAME_TILES, GPCS = {1: 1.06, 2: 0.97, 3: 0.97}, 1.05, 1.04, 8
 # Parts of K.
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
@@ -336,7 +342,9 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     busy = max(1, min(tasks, resident)) / on.sms
     steps = cdiv(cdiv(k, depth), plan.split)
     step, bound_by = _step(p, plan, on, busy, filled)
-    step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
+    across = max(straddling(p.lhs, "lhs" in plan.pack), straddling(p.rhs, "rhs" in plan.pack)) > ACROSS
+    if plan.store != "copy" or across or rows * columns < LASTING:
+        step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
     begin, byte = (FILL, STORE) if p.grouped else (START, {"tma": STORED, "copy": COPIED}.get(plan.store, DIRECT))
     store = rows * columns * stored * byte * (1 if plan.store != "direct" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + begin + store)
@@ -351,7 +359,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
     seconds *= 1 + SHARING * (shares and not plan.back)
-    seconds += (LAUNCH + CLUSTER * shares) * len(p.outer)
+    seconds += (LAUNCH + (CLUSTER_OF_LINES if across else CLUSTER) * shares) * len(p.outer)
     if plan.split > 1:
         seconds += ADD + 2.0 * plan.split * batch * m * n * 4 / ADD_RATE
         # Sums of a result that is contiguous along neither axis are stored one by one.
