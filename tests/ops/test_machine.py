@@ -66,7 +66,7 @@ def test_a_tile_is_stored_in_pieces_of_half_a_swizzle() -> None:
     assert multiply(plan, (136, 240, 72), 0, {}, arch="sm_90a") <= 1
 
 
-@pytest.mark.parametrize("columns", [80, 112, 144])
+@pytest.mark.parametrize("columns", [72, 80, 112, 144])
 def test_columns_beside_the_widest_boxes_are_stored_in_boxes_of_their_own(columns: int) -> None:
     plan = Plan("pipelined", (128, columns, 64), 2, stages=3, grid=1, store="tma")
     assert multiply(plan, (136, columns + 24, 72), 0, {}, arch="sm_90a") <= 1

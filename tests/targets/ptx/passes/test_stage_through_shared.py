@@ -24,7 +24,15 @@ TEXT = """__co__ void k(global f16 [M, K] a, global f16 [N, K] b, global f16 [M,
 
 @pytest.mark.parametrize(
     ("columns", "boxes"),
-    [(128, [64, 64]), (144, [64, 64, 16]), (112, [64, 32, 16]), (80, [64, 16]), (48, [32, 16])],
+    [
+        (128, [64, 64]),
+        (144, [64, 64, 16]),
+        (112, [64, 32, 16]),
+        (80, [64, 16]),
+        (48, [32, 16]),
+        (72, [64, 8]),
+        (216, [64, 64, 64, 16, 8]),
+    ],
 )
 def test_the_columns_that_remain_have_boxes_of_their_own(columns: int, boxes: list[int]) -> None:
     (source,) = croqtile.load(TEXT.format(n=columns), "stores.co", {}).sources.values()

@@ -31,7 +31,9 @@ from tilemma.targets.ptx.tensor_copies import SHARED_ALIGNMENT
 
 # A piece is as wide as the widest swizzle, or as a narrower one: one box of a TMA store.
 PIECE_BYTES = 128
-NARROWER = (64, 32)
+NARROWER = (64, 32, 16)
+# The narrowest swizzle.
+LEAST = 32
 # Bytes after which a swizzle repeats.
 PERIOD = 1024
 
@@ -198,7 +200,9 @@ def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
             skip = False
         elif isinstance(op, Alloc) and op.buffer.name == name:
             bits = op.buffer.dtype.bits
-            out += [replace(op, buffer=room, swizzle=width * bits // 8) for width, room in rooms.items()]
+            for width, room in rooms.items():
+                row = width * bits // 8
+                out.append(replace(op, buffer=room, swizzle=row if row >= LEAST else 0))
         elif _is_pair(op, after, name):
             assert isinstance(op, Store) and isinstance(after, Copy)
             first = 0
