@@ -368,3 +368,40 @@ def test_divergent_branches_run_in_the_library_as_in_python(
                 found.append((report.to_json(), report.lines, out.tobytes()))
     assert found[:4] == found[4:]
     assert out.any()
+
+
+@pytest.mark.parametrize(
+    ("example", "shape", "constants"),
+    [
+        ("warp_specialized", (128, 128, 256), {"TILE_N": 128}),
+        ("multicast", (256, 256, 128), {"GRID": 1}),
+    ],
+)
+def test_warpgroups_mbarriers_and_tensor_copies_run_in_the_library_as_in_python(
+    native: Any,
+    example: str,
+    shape: tuple[int, int, int],
+    constants: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = load_python(EXAMPLES / "py" / f"{example}.py").only()
+    m, n, k = shape
+    rng = np.random.default_rng(3)
+    lhs, rhs = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (n, k)))
+    result = kernel.compile("sm_90a", **constants)
+    (launch,) = result.launches
+    missing = result.ptx.replace("fence.proxy.async.shared::cta;", "")
+    found: dict[bool, list[Any]] = {True: [], False: []}
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr(library._state, "library", None)
+            for seed, (how, ptx) in enumerate(
+                [("late", result.ptx), ("starve", result.ptx), ("random", missing), ("early", result.ptx)]
+            ):
+                out = np.zeros((m, n), np.float16)
+                job = Job(ptx, launch, {"lhs": lhs, "rhs": rhs, "output": out})
+                report = job.run(seed=seed, schedule=how, collect=True, strict=True)
+                found[compiled].append((report.to_json(), report.lines, out.tobytes()))
+    assert found[True] == found[False]
+    assert [bool(x[0]["hazards"]) for x in found[True]] == [False, False, True, False]

@@ -106,6 +106,22 @@ def async_read(
     shared.read(reader, width, index, event, event)
 
 
+def write_tile(
+    w: Warp, ins: Instruction, cta: Cta, addr: Array, width: int, knowledge: Knowledge, event: int, what: str
+) -> None:
+    """`async_write`, in the native library where that finds nothing."""
+    native, shared = w.cta.machine.native, cta.shared
+    if native is not None:
+        seen, fenced = knowledge.seen, knowledge.fenced
+        if native.async_write(
+            address(shared.record), address(w.cta.cluster.events.record), address_of(addr), addr.size, width,
+            address_of(seen), address_of(fenced), len(fenced), event,
+        ):  # fmt: skip
+            shared.wrote(event)
+            return
+    async_write(w, ins, cta, addr, width, knowledge, event, what)
+
+
 def async_write(
     w: Warp, ins: Instruction, cta: Cta, addr: Array, width: int, knowledge: Knowledge, event: int, what: str
 ) -> None:

@@ -65,7 +65,7 @@ def release_followers(machine: Machine, hazard: HazardError) -> bool:
         again = barrier.seen.get(f.w) == meant
         if barrier.phase & 1 != parity or meant >= barrier.phase or again or not others:
             continue
-        barrier.forgiven.add(f.w)
+        barrier.forgive(f.w)
         machine.followers.setdefault(f.w, hazard)
         machine.wake(f)
         released = True

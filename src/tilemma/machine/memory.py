@@ -9,6 +9,7 @@ between; its shadow is made at the first write.
 from __future__ import annotations
 
 import bisect
+import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +144,11 @@ class SharedMemory:
         record = self.record
         record.low = min(record.low, address) if record.high else address
         record.high = max(record.high, address + 8)
+
+    def list_mbarriers(self) -> None:
+        """Tell the native library which mbarriers there are."""
+        self._listed = (ctypes.c_int64 * len(self.mbarriers))(*(b.address_of for b in self.mbarriers.values()))
+        self.record.mbarriers, self.record.mbarrier = len(self._listed), ctypes.addressof(self._listed)
 
     def _new_reader(self, key: Any) -> Reader:
         number = len(self.readers)

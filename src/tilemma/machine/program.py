@@ -79,6 +79,8 @@ class Segment:
     # One closure a step; the operations of the native library, if it has all of them.
     each: list[Callable[..., Any]] = field(default_factory=list)
     operations: encode.Operations | None = None
+    # The checks around the operations.
+    around: encode.Around | None = None
 
 
 @dataclass(slots=True)
@@ -353,8 +355,8 @@ def build_segments(program: Program) -> None:
         while at < len(steps) and steps[at].kind == ALU and (at == start or at not in leaders):
             runs.append(register_checks.guarded(steps[at]))
             at += 1
-        fused, operations = encode.fused(steps[start:at], runs)
-        program.segments[start] = Segment(fused, at, at - start, runs, operations)
+        fused, operations, around = encode.fused(steps[start:at], runs)
+        program.segments[start] = Segment(fused, at, at - start, runs, operations, around)
     program.table = frames.Table(program) if program.native else None
 
 

@@ -285,6 +285,7 @@ def _define(w: Any, writes: tuple[int, ...], active: Any, good: Any, origin: Any
             if known is not ALL_LANES:
                 w.defined[r] = active.copy() if known is None else known | active
             continue
+        w.record.sure = 0
         before = ~ALL_LANES if known is None else known
         now = (before & ~active) | (active & good)
         w.defined[r] = ALL_LANES if now.all() else now
@@ -350,9 +351,10 @@ def report_undefined(w: Any, instruction: Instruction, register: int, name: str,
 
 def _touch(w: Any, m: Any, touches: Any, written: Any, instruction: Instruction, names: Any) -> None:
     """A plain instruction touches registers that wgmma uses: they must not be in flight."""
-    if w.in_flight:
+    if w.record.in_flight:
+        in_flight = w.in_flight
         for r in touches:
-            issue = w.in_flight.get(r)
+            issue = in_flight.get(r)
             if issue is not None:
                 how = "written" if r in written else "read"
                 if how == "read" and issue.reads_only(r):
@@ -365,5 +367,6 @@ def _touch(w: Any, m: Any, touches: Any, written: Any, instruction: Instruction,
                     use="read" if issue.reads_only(r) else "write",
                     other=w.place(issue.instruction),
                 )
+    w.record.touched = 1
     for r in touches:
         w.touched[r] = instruction

@@ -56,8 +56,20 @@ class Frame:
     """
 
     __slots__ = (
-        "address", "awaited", "blocked", "lanes", "m", "met", "parent", "pc", "record", "resume", "rows", "rpc",
-        "timeout", "w",
+        "_timeout",
+        "address",
+        "awaited",
+        "blocked",
+        "lanes",
+        "m",
+        "met",
+        "parent",
+        "pc",
+        "record",
+        "resume",
+        "rows",
+        "rpc",
+        "w",
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
@@ -70,7 +82,8 @@ class Frame:
         self.resume: Any = None
         # The mbarrier and the parity that the last wait of the frame did not find complete.
         self.awaited: Any = None
-        self.timeout = False
+        # A wait of it on an mbarrier has timed out.
+        self._timeout = False
         # Lanes of several frames that execute a `.sync` instruction together: all of them in the frame that
         # executes it for all, none in the others.
         self.met: Mask | None = None
@@ -102,6 +115,17 @@ class Frame:
     def shared_address(self) -> int:
         self.share()
         return self.address
+
+    @property
+    def timeout(self) -> bool:
+        """Whether a wait of it on an mbarrier has timed out."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, late: bool) -> None:
+        if late is not self._timeout:
+            self._timeout = late
+            self.share().late = late
 
     @property
     def children(self) -> int:
@@ -196,10 +220,10 @@ class Warp:
         # The last phase of the cluster barrier that the warp arrived at.
         self.cluster_phase = -1
         # wgmma: registers an unfinished group uses -> its issue; registers touched since the last fence.
-        self.in_flight: dict[int, Any] = {}
+        self._in_flight: dict[int, Any] = {}
         self.touched: dict[int, Any] = {}
-        # Whether some wgmma.fence was executed, and no wgmma since the last.
-        self.wgmma_fenced = self.fence_open = False
+        # What the native library has done with them since: an issue, or the wait that ends those up to a number.
+        self.flights: list[Any] = []
         self.register_count = 0
         # cp.async: pending copies not committed, and committed groups in order (each a list of agents).
         self.copies: Any = None
@@ -220,6 +244,23 @@ class Warp:
     def floor(self) -> int:
         """Last barrier's event number: shared accesses up to it are ordered before this warp."""
         return int(self.record.floor)
+
+    @property
+    def in_flight(self) -> dict[int, Any]:
+        """The issue of each register that an unfinished wgmma uses."""
+        flights, self.flights = self.flights, []
+        for one in flights:
+            if isinstance(one, int):
+                self.land(one)
+            else:
+                one.fly(self._in_flight)
+        return self._in_flight
+
+    def land(self, end: int) -> None:
+        """The wgmma before number ``end`` no longer use registers."""
+        flying = self._in_flight
+        for r in [r for r, issue in flying.items() if issue.serial < end]:
+            del flying[r]
 
     def rows_of(self, m: Mask | None) -> Any:
         """Clock rows of the lanes in ``m``: a slice for the whole warp, else an index array."""

@@ -6,7 +6,7 @@ the bytes move when the scheduler completes the agent.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import mbarriers, tensormaps
+from tilemma.machine.exec.boxes import BoxSource, Places, chunk_width, transfer, whole_box
 from tilemma.machine.isa import numerics, tensormap
 from tilemma.machine.limits import MAX_VARIABLE
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
@@ -167,39 +168,31 @@ def _complain(f: Frame, ins: Instruction, problems: list[str]) -> None:
         f.w.report(hz.BadTensorMap, ins, what=problems[0], fatal=True)
 
 
-def chunk_width(addresses: Any, size: int) -> tuple[Any, int]:
-    """Element addresses as those of the largest units (to 16 bytes) that runs of elements make up."""
-    per = 16 // size
-    if per > 1 and len(addresses) % per == 0:
-        groups = addresses.reshape(-1, per)
-        if not (groups[:, 0] & 15).any() and (groups[:, -1] - groups[:, 0] == (per - 1) * size).all():
-            return groups[:, 0], 16
-    return addresses, size
-
-
 def issue_load(
     f: Frame, ins: Instruction, lane: int, targets: Any, place_bytes: Any, size: int, source: Any, swizzle: int
 ) -> None:
-    """Issue one copy into each of ``targets``; ``place_bytes(offset)`` gives (element addresses, element size)."""
+    """Issue one copy into each of ``targets``; ``place_bytes(offset)`` gives the `Places`."""
     w = f.w
     machine, cluster = w.cta.machine, w.cta.cluster
     knowledge = knowledge_of(w, lane)
     for cta, offset, barrier_address in targets:
         barrier = mbarriers.for_copy(f, ins, barrier_address, w.first + lane)
-        addresses, element = place_bytes(offset)
+        places = place_bytes(offset)
         info = Access("tma", w, ins, swizzle)
         event = cluster.events.new(barrier.column, int(NEVER), info, unordered=True)
-        units, width = chunk_width(addresses, element)
-        async_access.async_write(
-            w, ins, cta, units, width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`"
+        async_access.write_tile(
+            w, ins, cta, places.units, places.width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`"
         )
-        agent = LoadAgent(w, ins, cta, barrier, _mover(cta, addresses, element, source), size, offset)
+        agent = LoadAgent(w, ins, cta, barrier, _mover(cta, places, source), size, offset)
         agent.event = event
         machine.issue(agent)
 
 
-def _mover(cta: Cta, addresses: Any, element: int, source: Any) -> Any:
+def _mover(cta: Cta, places: Places, source: Any) -> Any:
     """The function that copies the bytes: ``source()`` gives (words, their global addresses or 0)."""
+    addresses, element = places.addresses, places.size
+    if isinstance(source, BoxSource) and cta.machine.native is not None:
+        return partial(source.move, cta, places)
 
     def move() -> None:
         words, origin = source()
@@ -323,22 +316,6 @@ def _size_problems(image: tensormap.TensorMapImage) -> list[str]:
     return [f"its box takes {image.footprint} bytes of shared memory"] if image.footprint > most else []
 
 
-def _transfer(image: Any, corner: list[int], offsets: list[int], address: int) -> tuple[Any, Any]:
-    """The byte offsets in the tensor and the shared addresses that a copy in the map's mode moves between."""
-    if image.corners is None:
-        return _box(image, tuple(corner), address)
-    return tensormap.column_transfer(image, corner, offsets or [0] * (image.rank - 2), address)
-
-
-@lru_cache(64)
-def _box(image: Any, corner: tuple[int, ...], address: int) -> tuple[Any, Any]:
-    """`box_transfer`: each schedule moves the same boxes."""
-    found = tensormap.box_transfer(image, corner, address)
-    for array in found:
-        array.setflags(write=False)
-    return found
-
-
 def load_box(
     f: Frame,
     ins: Instruction,
@@ -356,23 +333,17 @@ def load_box(
     _complain(f, ins, _size_problems(image))
     _complain(f, ins, tensormap.corner_problems(image, corner))
     size = image.element_bytes
-    offsets, _ = _transfer(image, corner, im2col, targets[0][1])
-    inside = offsets >= 0
-    source_offsets = offsets[inside] + bound.start
-    check_source(f.w, ins, lane, allocation, source_offsets, size)
+    box = whole_box(image, corner, im2col, targets[0][1])
+    if len(box.within) and (
+        allocation.writable or box.low + bound.start < 0 or box.high + bound.start > allocation.size
+    ):
+        check_source(f.w, ins, lane, allocation, box.within + bound.start, size)
     fill = 0
     if image.oob_nan:
         fill = int(np.array(np.nan, dtype(image.dtype).numpy).view(f"u{size}"))
-
-    def source() -> tuple[Any, Any]:
-        words = np.full(len(offsets), fill, f"u{size}")
-        words[inside] = allocation.words[size][source_offsets >> SHIFT[size]]
-        return words, np.where(inside, offsets + allocation.base + bound.start, 0)
-
     issue_load(
-        f, ins, lane, targets,
-        lambda offset: (_transfer(image, corner, im2col, offset)[1], size),
-        image.transaction_bytes, source, image.swizzle,
+        f, ins, lane, targets, lambda offset: whole_box(image, corner, im2col, offset).places,
+        image.transaction_bytes, BoxSource(box, allocation, bound.start, fill), image.swizzle,
     )  # fmt: skip
 
 
@@ -395,7 +366,7 @@ def _tensor_store(d: Decoder, rank: int, operands: Any, operation: str, *, im2co
             problems = tensormap.destination_problems(image, offset, rank, im2col=im2col)
             problems = problems or _size_problems(image) or tensormap.corner_problems(image, corner)
             _complain(f, ins, problems or tensormap.store_problems(image, corner))
-            offsets, addresses = _transfer(image, corner, [], offset)
+            offsets, addresses = transfer(image, corner, [], offset)
             inside = offsets >= 0
             issue_store(
                 f, ins, int(lane), allocation, offsets[inside] + bound.start, addresses, addresses[inside],

@@ -7,6 +7,7 @@ from typing import Any
 from tilemma.machine.catalogue import OutOfBounds, Trap
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.isa.copying import PRIMARY, SECONDARY
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.syntax import Address, Symbol
 
 # Bytes of a line of L2, the only size that the instructions about lines take.
@@ -80,6 +81,7 @@ def hint(d: Decoder) -> None:
         d.bad(f"the size must be {_LINE}")
     elif d.parts[0] == "nanosleep" or (d.parts[0] == "cp" and "tensor" not in d.mods):
         d.src(operands[-1], "u32")
+    d.plain = PlainAccess("NOTHING", AccessBlock(*block([])))
     d.visible(lambda f, m: None)
 
 

@@ -12,6 +12,7 @@ from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import tensormaps
 from tilemma.machine.global_access import fence_global
 from tilemma.machine.isa import tensormap
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.state import Frame
 
 _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
@@ -47,6 +48,9 @@ def proxy(d: Decoder) -> None:
     # Restricted to one memory, the fence does nothing for the other.
     counts = kind.startswith("async") and "global" not in d.mods
     reaches_global = kind.startswith("async") and not any(x.startswith("shared") for x in d.mods)
+
+    if counts and not reaches_global:
+        d.plain = PlainAccess("PROXY_FENCE", AccessBlock(*block([])))
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -95,6 +99,7 @@ def fence_inits(f: Frame) -> None:
     for barrier in f.w.inits:
         barrier.fenced = True
     f.w.inits.clear()
+    f.w.record.inits = 0
 
 
 def release_inits(f: Frame) -> None:

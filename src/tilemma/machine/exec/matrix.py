@@ -114,6 +114,10 @@ def stmatrix(d: Decoder) -> None:
     which = np.arange(num)[None, :, None]
     lanes = LANES[: 8 * num]
     ins = d.ins
+    halves = (which * 64 + the_map.rows * 8 + the_map.cols).transpose(1, 0, 2).reshape(-1)
+    block = AccessBlock.of(address, 16, [(RAW["32"], int(row)) for row in rows], 4, False)
+    these = np.frombuffer(bytes(int(lane < 8 * num) for lane in range(32)), np.uint8)
+    d.plain = PlainAccess("MATRIX_STORE", block, lanes=these, halves=np.ascontiguousarray(halves, np.int64))
 
     def run(f: Frame, m: Any) -> None:
         w = f.w

@@ -6,169 +6,20 @@ clocks of all arrivals, and the copies whose bytes were counted in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilemma.machine import access
 from tilemma.machine import catalogue as hz
-from tilemma.machine.clocks import Message
 from tilemma.machine.decode import VIEW, AddressRow, Decoder, instruction
 from tilemma.machine.exec.integer import function
-from tilemma.machine.hazards import Place
+from tilemma.machine.exec.mbarrier_objects import MAX_COUNT, Mbarrier
 from tilemma.machine.memory import SHARED_WINDOW
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.scheduler import AGAIN, POLL
-from tilemma.machine.state import LANES, Access, Cta, Frame
+from tilemma.machine.state import LANES, Frame
 from tilemma.machine.syntax import Address, Instruction, Sink
-
-MAX_COUNT = (1 << 20) - 1
-
-
-@dataclass(eq=False)
-class Mbarrier:
-    """One initialised mbarrier."""
-
-    cta: Cta
-    address: int
-    count: int
-    init: Access
-    # The column and clock of the init.
-    init_column: int
-    init_clock: int
-    column: int
-    pending: int = 0
-    tx: int = 0
-    phase: int = 0
-    # Visible to the async proxy: a fence by the thread that initialised it.
-    fenced: bool = False
-    message: Message | None = None
-    done: Message | None = None
-    waiters: list[Frame] = field(default_factory=list)
-    # The number of complete phases that each warp has waited for, and the warps whose next wait succeeds although
-    # its phase is over (see ``deadlock.release_followers``).
-    seen: dict[Any, int] = field(default_factory=dict)
-    forgiven: set[Any] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.pending = self.count
-
-    @property
-    def machine(self) -> Any:
-        return self.cta.machine
-
-    def arrive(self, place: Place, n: int, message: Message | None, *, drop: bool = False) -> None:
-        """``n`` arrivals; ``message`` has the clocks that they release."""
-        if n > self.pending:
-            self.machine.report(
-                hz.MbarrierArrivals.at(
-                    place,
-                    n=n,
-                    address=self.address,
-                    pending=self.pending,
-                    expected_count=self.count,
-                    init_line=self.init.instruction.line,
-                    other=self.init.place,
-                ),
-                fatal=True,
-            )
-        self._take(message)
-        self.pending -= n
-        if drop:
-            self.count -= n
-        if self.pending == 0 and self.tx < 0:
-            self._too_many(place)
-        self._advance()
-
-    def arrive_one_by_one(self, place: Place, n: int, message: Message | None) -> None:
-        """``n`` arrivals of one thread each: a phase may end between any two."""
-        while n:
-            some = min(n, self.pending) or 1
-            self.arrive(place, some, message)
-            n -= some
-
-    def _take(self, message: Message | None) -> None:
-        if message is None:
-            return
-        if self.message is None:
-            self.message = message
-        else:
-            self.message.merge(message)
-
-    def _too_many(self, place: Place) -> None:
-        self.machine.report(
-            hz.MbarrierBytes.at(
-                place,
-                address=self.address,
-                what=f"copies have brought {-self.tx} bytes more than phase {self.phase} was told to expect",
-            ),
-            fatal=True,
-        )
-
-    def expect(self, place: Place, n: int) -> None:
-        """`expect_tx`."""
-        self.tx += n
-        self._check_range(place)
-
-    def _check_range(self, place: Place) -> None:
-        if abs(self.tx) > MAX_COUNT:
-            self.machine.report(
-                hz.MbarrierBytes.at(
-                    place, address=self.address, what=f"the transaction count {self.tx} is beyond {MAX_COUNT}"
-                ),
-                fatal=True,
-            )
-
-    def complete_tx(self, place: Place, n: int, event: int | None) -> None:
-        """``n`` bytes have arrived, by the copy ``event``."""
-        self.tx -= n
-        self._check_range(place)
-        if event is not None:
-            self.cta.cluster.events.complete(event, self.phase + 1)
-        if self.pending == 0 and self.tx < 0:
-            self._too_many(place)
-        self._advance()
-
-    def _advance(self) -> None:
-        if self.pending or self.tx:
-            return
-        self.phase += 1
-        self.pending = self.count
-        size = self.column + 1
-        news = Message(np.zeros(size, np.int32), np.zeros(size, np.int32), self.cta.cluster.serial)
-        news.seen[self.column] = news.fenced[self.column] = self.phase
-        if self.message is not None:
-            news.merge(self.message)
-        if self.done is not None:
-            news.merge(self.done)
-        self.done, self.message = news, None
-        waiters, self.waiters = self.waiters, []
-        for f in waiters:
-            self.machine.wake(f)
-        self.machine.progress += 1
-        if self.machine.trace is not None:
-            now, name = self.machine.steps, self.machine.names.event(self.address)
-            self.machine.note_time("phase", self.cta.index, name, now, now, 0, f"{name}, phase {self.phase}")
-
-    def awaited(self, w: Any, parity: int) -> int:
-        """The phases that a wait of warp ``w`` for ``parity`` wants complete: as its last wait, or one more."""
-        last = self.seen.get(w)
-        if last is None:
-            return 1 - parity
-        return last + (last & 1 == parity)
-
-    def describe(self, parity: int | None) -> str:
-        """The description of the awaited phase, for the wait-for graph."""
-        which = f"parity {parity}" if parity is not None else "its state"
-        missing = []
-        if self.pending:
-            missing.append(f"{self.pending} of {self.count} arrivals")
-        if self.tx:
-            missing.append(f"{self.tx} bytes")
-        return (
-            f"{which} of the mbarrier at {self.address:#x} of CTA {self.cta.index} (initialised at PTX line "
-            f"{self.init.instruction.line}), now in phase {self.phase}, which lacks {' and '.join(missing)}"
-        )
 
 
 def find(f: Frame, ins: Instruction, address: int, verb: str, row: int | None = None) -> Mbarrier:
@@ -300,8 +151,10 @@ def init(d: Decoder) -> None:
             cluster.clocks.learn(np.array([row]), init_column, init_clock, fenced=False)
             barrier = Mbarrier(w.cta, at, n, info, init_column, init_clock, column)
             shared.mbarriers[at] = barrier
+            shared.list_mbarriers()
             shared.enclose(at)
             w.inits.append(barrier)
+            w.record.inits = 1
             # Releases of the initialising thread from here on cover the init.
 
     d.visible(run)
@@ -330,6 +183,7 @@ def inval(d: Decoder) -> None:
                     fatal=True,
                 )
             del w.cta.shared.mbarriers[barrier.address]
+            w.cta.shared.list_mbarriers()
             cluster = w.cta.cluster
             event = cluster.events.new(w.first, cluster.clocks.now[w.row], w.access("st", ins), unordered=True)
             event += int(lanes[0])
@@ -384,7 +238,16 @@ def arrive(d: Decoder) -> None:
             message = None if relaxed else w.cta.cluster.clocks.release(w.first + lanes, w.row)
             barrier.arrive(place, n, message, drop=drop)
 
+    if not (drop or relaxed or partial):
+        d.plain = _plain("ARRIVE", address, state, amount, int(expects), 0, 0, 0)
     d.visible(run)
+
+
+def _plain(kind: str, address: AddressRow, *numbers: int, agent: Any = None) -> PlainAccess:
+    """What the native library needs of an arrival or a wait."""
+    at = AccessBlock.of(address, 8, [], 8, False)
+    array, place = block([at.address, *numbers])
+    return PlainAccess(kind, AccessBlock((array, at.array), place), agent=agent)
 
 
 @instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
@@ -436,18 +299,16 @@ def wait(d: Decoder) -> None:
             done = (barrier.phase & 1) != (want & 1) if by_parity else barrier.phase > want >> 32
             if w in barrier.forgiven:
                 barrier.forgiven.discard(w)
+                barrier.record.forgiven = len(barrier.forgiven)
                 done = np.ones_like(done)
             through = 0 not in done.tobytes()
             if by_parity and through:
                 # The next number of phases of the other parity: a warp that lags sees one late.
-                barrier.seen[w] = barrier.awaited(w, int(want[0] & 1))
+                barrier.last[w.row] = barrier.awaited(w, int(want[0] & 1))
             elif by_parity:
                 f.awaited = (barrier, int(want[0] & 1))
             if blocks and not given_up and not through and machine.random.random() >= machine.impatience:
-                barrier.waiters.append(f)
-                parity = int(want[0] & 1) if by_parity else None
-                machine.suspend(f, lambda b=barrier, q=parity: b.describe(q), barrier.address)
-                machine.timeouts[f] = None
+                barrier.wait(f, int(want[0] & 1) if by_parity else None)
                 return AGAIN
             results.append((barrier, lanes, done, through))
         waits = False
@@ -460,6 +321,14 @@ def wait(d: Decoder) -> None:
             waits |= not through
         return POLL if waits else None
 
+    def suspended(f: Frame, value: int) -> None:
+        """The native library has found that ``f`` waits."""
+        barrier = f.w.cta.shared.mbarriers[value >> 1]
+        f.awaited = barrier, value & 1
+        barrier.wait(f, value & 1)
+
+    numbers = p, wanted, 0, int(by_parity), int(blocks), int(relaxed)
+    d.plain = _plain("WAIT", address, *numbers, agent=suspended)
     d.visible(run)
 
 

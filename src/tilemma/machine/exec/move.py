@@ -12,7 +12,7 @@ from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from tilemma.machine.state import VIEW_CLASS
 from tilemma.machine.syntax import TYPE_BYTES, Special, Symbol, Vector
 
-_WINDOWS = {
+WINDOWS = {
     "global": 0, "const": 0, "param": PARAM_WINDOW, "param::entry": PARAM_WINDOW, "shared": SHARED_WINDOW,
     "shared::cta": SHARED_WINDOW, "shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW,
 }  # fmt: skip
@@ -164,7 +164,7 @@ def _clock(d: Decoder) -> None:
 @instruction("cvta")
 def cvta(d: Decoder) -> None:
     kind = d.type
-    space = d.one_of(_WINDOWS)
+    space = d.one_of(WINDOWS)
     to_space = d.has("to")
     d.only(kind, "to")
     o, v = d.dst(d.operands[0], kind), VIEW[kind]

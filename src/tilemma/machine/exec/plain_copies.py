@@ -9,6 +9,7 @@ import numpy as np
 from tilemma.machine import access, async_access, global_access
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.exec.boxes import Places
 from tilemma.machine.exec.bulk import (
     bulk_of,
     check_source,
@@ -105,7 +106,7 @@ def plain(d: Decoder) -> None:
                 fetch = _global_source(f, ins, int(lane), start[[lane]], words)
             if reduces:
                 fetch = _reduced(targets[0], fetch, words, operation, kind)
-            issue_load(f, ins, int(lane), targets, lambda o, x=words: (x + o, 16), n, fetch, 0)
+            issue_load(f, ins, int(lane), targets, lambda o, x=words: Places.of(x + o, 16), n, fetch, 0)
 
     d.visible(run)
 

@@ -5,13 +5,14 @@ A wait by one warp waits for the commit group of its warpgroup: ``wgmma_operatio
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tilemma.machine import catalogue as hz
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.exec.wgmma_operations import Form, Group, Issue, Operation, group_of
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
 from tilemma.machine.register_checks import report_undefined
 from tilemma.machine.scheduler import AGAIN
 from tilemma.machine.serialised import OPCODE
@@ -37,29 +38,35 @@ def mma_async(d: Decoder) -> None:
         w = f.w
         aligned.whole_warp(f, ins, m)
         group = group_of(f, ins)
-        if not w.wgmma_fenced or not w.touched.keys().isdisjoint(every):
+        if not w.record.fenced_once or not w.touched.keys().isdisjoint(every):
             _missing_fence(w, ins, form, [r for r in registers if r in w.touched])
-        w.fence_open = False
+        w.record.fence_open = 0
         scale = form.scales(w)
-        if scale:
+        if scale and unsure():
+            sure = True
             for r in unsure():
                 known = w.defined.get(r)
+                sure &= known is ALL_LANES
                 if known is not ALL_LANES and (known is None or not known.all()):
                     report_undefined(w, ins, r, form.names[r], range(32))
-        serial = group.issued[w.index]
-        group.issued[w.index] = serial + 1
-        issue = Issue(ins, serial, form)
-        for r in form.a_ids:
-            known_issue = w.in_flight.get(r)
-            if known_issue is None or known_issue.reads_only(r):
-                w.in_flight[r] = issue
-        w.in_flight.update(dict.fromkeys(form.d_ids, issue))
+            w.record.sure = index + 1 if sure else 0
+        serial = group.issue(w)
+        w.flights.append(Issue(ins, form, serial))
         w.record.in_flight = 1
-        operation = group.operations.get(serial)
+        operation = group.operations.get(serial) or group.joined(serial)
         if operation is None:
             operation = group.operations[serial] = Operation(group, w, ins, form, serial)
         operation.join(f, ins)
 
+    # The native library issues it for warps after and before which others do.
+    scale_d = form.scale_d if not isinstance(form.scale_d, bool) else None
+    row, negated = scale_d or (0, False)
+    operands = block([
+        form.a_descriptor, form.b_descriptor, -1 if scale_d else int(form.scale_d), row, int(negated), 0,
+    ])  # fmt: skip
+    d.plain = PlainAccess(
+        "WGMMA_ISSUE", AccessBlock(*operands), agent=partial(Issue, ins, form), form=form, unsure=unsure
+    )
     d.visible(run)
 
 
@@ -71,11 +78,12 @@ def _missing_fence(w: Warp, ins: Instruction, form: Form, touched: list[int]) ->
     else:
         names, how, other = "all", "never ordered before", None
     # Copies between a fence and the first wgmma behind it.
-    moved = w.fence_open and all(w.touched[r].parts[0] == "mov" for r in touched)
+    moved = w.record.fence_open and all(w.touched[r].parts[0] == "mov" for r in touched)
     kind = hz.MissingWgmmaFenceAfterMove if moved else hz.MissingWgmmaFence
     w.report(kind, ins, other=other, registers=names, touched=how)
     if moved:
         w.touched.clear()
+        w.record.touched = 0
 
 
 @instruction("wgmma.fence")
@@ -87,8 +95,10 @@ def fence(d: Decoder) -> None:
     def run(f: Frame, m: Any) -> None:
         aligned.whole_warp(f, ins, m)
         f.w.touched.clear()
-        f.w.wgmma_fenced = f.w.fence_open = True
+        record = f.w.record
+        record.touched, record.fenced_once, record.fence_open = 0, 1, 1
 
+    d.plain = PlainAccess("WGMMA_FENCE", AccessBlock(*block([])))
     d.visible(run)
 
 
@@ -102,15 +112,15 @@ def commit(d: Decoder) -> None:
         aligned.whole_warp(f, ins, m)
         group = group_of(f, ins)
         w = f.w
-        group.committed[w.index] += 1
-        number, end = group.committed[w.index], group.issued[w.index]
+        number, end = group.commit(w)
         if number not in group.ends:
-            group.ends[number] = end
+            group.end(number, end)
             events = w.cta.cluster.events
             for serial in range(group.ends.get(number - 1, 0), end):
                 event = group.uncommitted.pop(serial, None)
                 if event is not None:
                     events.complete(event, number)
+            group.tell()
         elif group.ends[number] != end:
             w.report(
                 hz.WgmmaNotUniform,
@@ -119,6 +129,7 @@ def commit(d: Decoder) -> None:
                 fatal=True,
             )
 
+    d.plain = PlainAccess("WGMMA_COMMIT", AccessBlock(*block([])))
     d.visible(run)
 
 
@@ -132,7 +143,7 @@ def serialise(d: Decoder) -> None:
         if not w.in_flight:
             return None
         group = group_of(f, ins)
-        end = group.issued[w.index]
+        end = group.issued(w)
         if group.started < end:
             return _suspended(f, group)
         issue = next(iter(w.in_flight.values()))
@@ -167,7 +178,7 @@ def wait(d: Decoder) -> None:
         group = group_of(f, ins)
         w = f.w
         machine = w.cta.machine
-        number = group.committed[w.index] - keep
+        number = group.committed(w) - keep
         if number <= 0:
             return None
         end = group.ends[number]
@@ -181,11 +192,11 @@ def wait(d: Decoder) -> None:
         clocks = w.cta.cluster.clocks
         clocks.learn(w.rows_of(m), group.column, number)
         clocks.learn(w.rows_of(m), group.column + 1 + w.index % 4, number)
-        if group.issued[w.index] <= end:
+        if group.issued(w) <= end:
             w.in_flight.clear()
-        for r in [r for r, issue in w.in_flight.items() if issue.serial < end]:
-            del w.in_flight[r]
+        w.flights.append(end)
         w.record.in_flight = bool(w.in_flight)
         return None
 
+    d.plain = PlainAccess("WGMMA_AWAIT", AccessBlock(*block([])), keep=keep)
     d.visible(run)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,17 @@ from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder
 from tilemma.machine.exec.matrix import check_metadata
+from tilemma.machine.exec.wgmma_tiles import Tile, admissible, elements, tile_of
 from tilemma.machine.isa import descriptors, forms, fragments, sparse, sums
 from tilemma.machine.memory import SHIFT
+from tilemma.machine.native.blocks import address_of
 from tilemma.machine.native.products import TileProduct, tile_product
+from tilemma.machine.native.records import WarpgroupRecord, address
 from tilemma.machine.state import Cta, Frame, Warp
 from tilemma.machine.syntax import Immediate, Instruction, Register, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
+_WORD = (1 << 64) - 1
 # Compiled products that a form keeps.
 _PRODUCTS = 256
 
@@ -166,13 +169,21 @@ class Issue:
 
     __slots__ = ("a_ids", "d_ids", "instruction", "serial", "shape")
 
-    def __init__(self, ins: Instruction, serial: int, form: Form) -> None:
+    def __init__(self, ins: Instruction, form: Form, serial: int) -> None:
         self.instruction, self.serial = ins, serial
         self.a_ids, self.d_ids = form.a_set, form.d_set
         self.shape = (form.n, form.k, form.td)
 
     def reads_only(self, register: int) -> bool:
         return register not in self.d_ids
+
+    def fly(self, flying: dict[int, Any]) -> None:
+        """Enter the registers in those that unfinished operations use."""
+        for r in self.a_ids:
+            known = flying.get(r)
+            if known is None or known.reads_only(r):
+                flying[r] = self
+        flying.update(dict.fromkeys(self.d_ids, self))
 
 
 class Group:
@@ -184,16 +195,74 @@ class Group:
         self.operations: dict[int, Operation] = {}
         # For each committed group, one past its last operation; for each warp, how many it has committed.
         self.ends: dict[int, int] = {}
-        self.committed = dict.fromkeys([w.index for w in self.warps], 0)
-        self.issued = dict.fromkeys([w.index for w in self.warps], 0)
         # One for the warpgroup, then one for each of its warps.
-        self.column = cta.cluster.clocks.column(("wgmma", cta.rank, number), 5)
+        clocks = cta.cluster.clocks
+        self.column = clocks.column(("wgmma", cta.rank, number), 5)
+        # The operations that have started.
         self.started = 0
         # Events of operations that have started and belong to no group yet.
         self.uncommitted: dict[int, int] = {}
         self.waiters: list[Frame] = []
         # By the registers of D, the products on them of the last two tiles.
         self.products: dict[frozenset[int], list[accumulation.Product]] = {}
+        # What the native library shares: operations that it has seen some warps issue, with what those know.
+        self.record = WarpgroupRecord(self.column, capacity=clocks.seen.shape[1])
+        self._clocks = np.zeros((WarpgroupRecord.JOINING, 2, clocks.seen.shape[1]), np.int32)
+        for one, clock in zip(self.record.joining, self._clocks, strict=True):
+            one.serial, one.seen, one.fenced = -1, address_of(clock[0]), address_of(clock[1])
+        self.tell()
+        if len(self.warps) == 4:
+            for w in self.warps:
+                w.record.warpgroup = address(self.record)
+
+    def tell(self) -> None:
+        """Tell the native library what has changed."""
+        record = self.record
+        record.started, record.loose = self.started, len(self.uncommitted)
+        record.unfinished = min(self.operations, default=1 << 62)
+
+    def issued(self, w: Warp) -> int:
+        """The operations that ``w`` has issued."""
+        return int(self.record.issued[w.index % 4])
+
+    def committed(self, w: Warp) -> int:
+        """The groups that ``w`` has committed."""
+        return int(self.record.committed[w.index % 4])
+
+    def issue(self, w: Warp) -> int:
+        """The number of the operation that ``w`` issues."""
+        serial = self.issued(w)
+        self.record.issued[w.index % 4] = serial + 1
+        return serial
+
+    def commit(self, w: Warp) -> tuple[int, int]:
+        """The number of the group that ``w`` commits, and one past its last operation."""
+        number = self.committed(w) + 1
+        self.record.committed[w.index % 4] = number
+        return number, self.issued(w)
+
+    def end(self, number: int, end: int) -> None:
+        """Group ``number`` has the operations before ``end``."""
+        self.ends[number] = end
+        at = number % WarpgroupRecord.ENDS
+        self.record.numbers[at], self.record.ends[at] = number, end
+
+    def joined(self, serial: int) -> Operation | None:
+        """An operation that the native library has seen some warps issue."""
+        for one, clock in zip(self.record.joining, self._clocks, strict=True):
+            if one.serial == serial:
+                one.serial = -1
+                w = self.cta.warps[one.first - self.cta.first_warp]
+                step = self.cta.machine.program.steps[one.pc]
+                assert step.plain is not None
+                found = Operation(self, w, step.instruction, step.plain.form, serial)
+                found.descriptors = one.a & _WORD, one.b & _WORD
+                found.scale = bool(one.scale)
+                found.there = {4 * self.number + i for i in range(4) if one.there >> i & 1}
+                found.knowledge = Knowledge(*(x[: one.length].copy() for x in clock))
+                self.operations[serial] = found
+                return found
+        return None
 
     def clock_of(self, serial: int) -> int:
         """The group that operation ``serial`` belongs to; NEVER while it is not committed."""
@@ -314,6 +383,7 @@ class Operation(Agent):
             self._swizzles(w, letter, raw, tile.first + delta)
         self._tiles(w)
         group.started += 1
+        group.tell()
         machine.issue(self)
         waiters, group.waiters = group.waiters, []
         for waiting in waiters:
@@ -333,10 +403,10 @@ class Operation(Agent):
         if len(contractions) < 2:
             return
         if parts[0] is None or parts[1] is None:
-            if before and before[-1].group == group.committed[w.index]:
+            if before and before[-1].group == group.committed(w):
                 self._strays(w, before[-1], [p is None for p in parts])
             return
-        here = accumulation.Product(ins.line, group.committed[w.index], parts[0], parts[1])
+        here = accumulation.Product(ins.line, group.committed(w), parts[0], parts[1])
         k = form.k // form.per
         group.products[form.d_set] = accumulation.check_step(w, ins, before, k, here)
 
@@ -387,6 +457,7 @@ class Operation(Agent):
         form, cta, group = self.form, self.group.cta, self.group
         self.finished = True
         group.operations.pop(self.serial, None)
+        group.tell()
         if cta.machine.native is not None and self._compiled():
             return
         size = form.bits // 8
@@ -435,64 +506,3 @@ class Operation(Agent):
         there = (0, 0) if a is None else (memory, delta_a)
         product.tiles(cta.machine.native, there, (memory, delta_b), registers, added=self.scale)
         return True
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Tile:
-    """An operand in shared memory: the address of each element [rows, k], and the ``width``-byte units that hold
-    them.  ``first`` is the first element's address."""
-
-    at: Any
-    units: Any
-    width: int
-    first: int
-
-
-_tiles: dict[Any, Tile] = {}
-
-
-def tile_of(raw: int, rows: int, k: int, bits: int, major: Any) -> tuple[Tile, int]:
-    """The tile of a descriptor, cached relative to the swizzle pattern's start, and where that lies."""
-    pattern = (raw & 0x3F) << 4
-    key = (raw & ~0x3FFF, pattern, rows, k, bits, major)
-    found = _tiles.get(key)
-    moved = ((raw & 0x3FFF) << 4) - pattern
-    if found is None:
-        if len(_tiles) > 4096:
-            _tiles.clear()
-        at = descriptors.operand_addresses(descriptors.decode(raw), rows, k, bits, major) - moved
-        at = np.ascontiguousarray(at)
-        found = _tiles[key] = Tile(at, *chunks(at, bits // 8, major), int(at.flat[0]))
-    return found, moved
-
-
-_admissible: dict[Any, Any] = {}
-
-
-def admissible(raw: int, rows: int, k: int, bits: int, major: Any, limit: int) -> list[str]:
-    """The reasons why the descriptor is not admissible, cached."""
-    key = (raw, rows, k, bits, major, limit)
-    if key not in _admissible:
-        if len(_admissible) > 65536:
-            _admissible.clear()
-        _admissible[key] = descriptors.problems(descriptors.decode(raw), rows, k, bits, major, limit)
-    return list(_admissible[key])
-
-
-def chunks(at: Any, size: int, major: Any) -> tuple[Any, int]:
-    """The 16-byte units that hold the elements: the contiguous dimension is K or M/N."""
-    per = 16 // size
-    lines = at if major == "K" else at.T
-    if lines.shape[1] % per == 0:
-        first = lines[:, ::per]
-        if not (first & 15).any():
-            return np.ascontiguousarray(first), 16
-    return np.ascontiguousarray(at), size
-
-
-def elements(words: Any, name: str) -> Any:
-    """Memory words as the values of a type."""
-    t = dtype(name)
-    if t.name == "tf32":
-        return (words & np.uint32(0xFFFFE000)).view(np.float32)
-    return words.view(t.numpy)

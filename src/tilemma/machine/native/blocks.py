@@ -25,7 +25,7 @@ _NO_SHADOW = -2
 # The kinds of the events of accesses that ``steps.c`` makes.
 EVENTS = {
     "SHARED_LOAD": "ld", "SHARED_STORE": "st", "GLOBAL_LOAD": "ld", "GLOBAL_STORE": "st",
-    "MATRIX_LOAD": "ldmatrix", "COPY": "cp.async",
+    "MATRIX_LOAD": "ldmatrix", "MATRIX_STORE": "st", "COPY": "cp.async",
 }  # fmt: skip
 _Byte = ctypes.c_char
 # No lane of a cp.async reads.
@@ -98,6 +98,9 @@ class PlainAccess:
     agent: Any = None
     # Groups of cp.async that a wait leaves; -1: it waits for all copies.
     keep: int = 0
+    # Of a wgmma: its `Form`; the registers of D that may be undefined.
+    form: Any = None
+    unsure: Any = None
 
 
 def warp_record(w: Warp) -> Any:

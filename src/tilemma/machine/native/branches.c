@@ -19,7 +19,7 @@ static void give_lanes(Grid *g, Frame *f, const uint8_t *mask) {
 static void new_frame(Grid *g, const Frame *f, int64_t pc, const uint8_t *mask, int64_t reconverge, Frame *parent) {
   Frame *made = g->spare;
   if (made) g->spare = made->parent; else made = g->pool + g->made++;
-  *made = (Frame){f->warp, reconverge, 0, 0, f->index, {0}, parent, 0, pc, 0, 1, 0};
+  *made = (Frame){f->warp, reconverge, 0, 0, f->index, {0}, parent, 0, pc, 0, 1, 0, 0};
   give_lanes(g, made, mask);
   g->list[g->ready++] = made;
 }

@@ -4,7 +4,10 @@
  * copy.  Python repeats on its side what the log says.
  */
 
-enum { ISSUED, COMPLETED, COMMITTED, AWAITED, FIRST_READ };
+enum {
+  ISSUED, COMPLETED, COMMITTED, AWAITED, FIRST_READ, WGMMA_FENCED, WGMMA_ISSUED, WGMMA_COMMITTED, WGMMA_AWAITED,
+  SUSPENDED
+};
 enum { MOST_OPEN = 64 };
 
 /* `group`: that of the copy, 0 where it is not committed. */
@@ -14,7 +17,7 @@ typedef struct { Operation *operations; int64_t pending, capacity, *log, logged,
  * its lanes have groups of their own. */
 typedef struct Groups { int64_t plain, number, waited, opened, open[MOST_OPEN]; } Groups;
 
-static void entered(Queue *q, int kind, int64_t value) { q->log[q->logged++] = value << 3 | kind; }
+static void entered(Queue *q, int kind, int64_t value) { q->log[q->logged++] = value << 4 | kind; }
 
 /* Whether there is room for one more operation, and for the entries of all that may follow from it. */
 static int has_room(const Queue *q) { return q->pending < q->capacity && q->logged + q->pending + 4 < q->room; }

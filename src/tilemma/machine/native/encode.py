@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilemma.errors import TilemmaError
-from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import library
 from tilemma.machine.state import ALL_LANES
 from tilemma.machine.syntax import TYPE_BYTES, Immediate, Register, Sink, Symbol, Vector
@@ -25,12 +25,13 @@ _ORDERS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 _PLAIN = (
     "ADD", "SUB", "MUL", "MAD", "AND", "OR", "XOR", "NOT", "MOV", "NEG", "SHL", "SELP",
 )  # fmt: skip
-_SIGNED = ("MIN", "MAX", "SHR", *_ORDERS)
+_SIGNED = ("MIN", "MAX", "SHR", "DIV", "REM", *_ORDERS)
 OPERATIONS = (
     *(f"{op}_{bits}" for op in _PLAIN for bits in _CLASSES),
     *(f"{op}_{sign}{bits}" for op in _SIGNED for sign in "US" for bits in _CLASSES),
     "MULHI_U32", "MULHI_S32", "MULWIDE_U32", "MULWIDE_S32", "MULWIDE_U16", "MULWIDE_S16", "MADWIDE_U32",
     "MADWIDE_S32", "PRMT", "BFE_U32", "BFE_S32", "SHF_L_WRAP", "SHF_R_WRAP", "LOP3", "BFI", "POPC_32", "CLZ_32",
+    "BREV_32", "BFIND_U32", "BFIND_SHIFT_U32",
     "MOV_P", "AND_P", "OR_P", "XOR_P", "PACK_32", "PACK_64", "UNPACK_32", "UNPACK_64", "CVT_INT",
     "ADD_F32", "SUB_F32", "MUL_F32", "FMA_F32", "NEG_F32", "ABS_F32", "MIN_F32", "MAX_F32", "DIV_F32", "RCP_F32",
     "SQRT_F32", "RSQRT_F32", "EX2_F32", "LG2_F32", "SIN_F32", "COS_F32", "TANH_F32",
@@ -65,7 +66,7 @@ def _table() -> dict[str, tuple[str, tuple[str, ...]]]:
                 table[f"{op}.{kind}"] = f"{op.upper()}_{bits}", (kind,) * 3
             table[f"mul.lo.{kind}"] = f"MUL_{bits}", (kind,) * 3
             table[f"mad.lo.{kind}"] = f"MAD_{bits}", (kind,) * 4
-            for op in ("min", "max"):
+            for op in ("min", "max", "div", "rem"):
                 table[f"{op}.{kind}"] = f"{op.upper()}_{sign}{bits}", (kind,) * 3
         if kind[0] == "s":
             table[f"neg.{kind}"] = f"NEG_{bits}", (kind,) * 2
@@ -83,6 +84,11 @@ def _table() -> dict[str, tuple[str, tuple[str, ...]]]:
     table["prmt.b32"] = "PRMT", ("b32",) * 4
     for side in "lr":
         table[f"shf.{side}.wrap.b32"] = f"SHF_{side.upper()}_WRAP", ("b32", "b32", "b32", "u32")
+    table["brev.b32"] = "BREV_32", ("b32", "b32")
+    table["bfind.u32"], table["bfind.shiftamt.u32"] = (
+        ("BFIND_U32", ("u32",) * 2),
+        ("BFIND_SHIFT_U32", ("u32",) * 2),
+    )
     table["popc.b32"], table["clz.b32"] = ("POPC_32", ("u32", "b32")), ("CLZ_32", ("u32", "b32"))
     for op in ("add", "sub", "mul"):
         for rounding in ("", ".rn"):
@@ -254,17 +260,17 @@ def _approximate(d: Decoder) -> Code | None:
 
 
 def _cvta(d: Decoder) -> Code | None:
-    if d.parts in (("cvta", "shared", "u64"), ("cvta", "to", "shared", "u64")):
-        if isinstance(d.operands[1], Symbol):
-            return None
-        window = d.program.constant("64", SHARED_WINDOW)
-        name = "SUB_64" if "to" in d.parts else "ADD_64"
-        return _code(name, d.dst(d.operands[0], "u64"), d.src(d.operands[1], "u64"), window)
-    if d.parts != ("cvta", "to", "global", "u64") and d.parts != ("cvta", "global", "u64"):
+    from tilemma.machine.exec.move import WINDOWS
+
+    to_space = d.parts[1] == "to"
+    if d.type != "u64" or len(d.parts) != 3 + to_space or d.parts[1 + to_space] not in WINDOWS:
         return None
-    if isinstance(d.operands[1], Symbol):
-        return None
-    return _code("MOV_64", d.dst(d.operands[0], "u64"), d.src(d.operands[1], "u64"))
+    given, window = d.operands[1], WINDOWS[d.parts[1 + to_space]]
+    row = d.program.constant("64", d.symbol_value(given)) if isinstance(given, Symbol) else d.src(given, "u64")
+    if not window:
+        return _code("MOV_64", d.dst(d.operands[0], "u64"), row)
+    name = "SUB_64" if to_space else "ADD_64"
+    return _code(name, d.dst(d.operands[0], "u64"), row, d.program.constant("64", window))
 
 
 _SPECIAL: dict[str, Callable[[Decoder], Code | None]] = {
@@ -277,14 +283,18 @@ _SPECIAL: dict[str, Callable[[Decoder], Code | None]] = {
 Operations = ctypes.Array[ctypes.c_int32]
 
 
-def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> tuple[list[Callable[..., Any]], Operations | None]:
-    """``runs`` of ALU steps, encoded ones in a row as one call; the operations, if one call has all."""
+def fused(
+    steps: list[Step], runs: list[Callable[..., Any]]
+) -> tuple[list[Callable[..., Any]], Operations | None, Around | None]:
+    """``runs`` of ALU steps, encoded ones in a row as one call; the operations, if one call has all, and what is
+    around them."""
     native = library.lanes()
     if native is None:
-        return runs, None
+        return runs, None, None
     out: list[Callable[..., Any]] = []
     start = 0
     table: Operations | None = None
+    around: Around | None = None
     while start < len(steps):
         kinds = {_kind(steps[start])}
         end = start + 1
@@ -292,16 +302,20 @@ def fused(steps: list[Step], runs: list[Callable[..., Any]]) -> tuple[list[Calla
             kinds.add(_kind(steps[end]))
             end += 1
         chunk, closures = steps[start:end], runs[start:end]
-        table = None
-        if _OWN in kinds or (len(chunk) == 1 and _CHECKED in kinds):
+        table = around = None
+        if _OWN in kinds:
             out += closures
         elif _CHECKED in kinds:
-            out.append(_checked(native, chunk, closures))
+            around = Around.of(chunk)
+            run, table = _checked(native, chunk, closures, around)
+            out.append(run)
         else:
             run, table = _chunk(native, chunk, closures)
             out.append(run)
         start = end
-    return out, table if len(out) == 1 else None
+    if len(out) > 1 or (around is not None and (around.reads or around.forgets)):
+        table = None
+    return out, table, around
 
 
 # How a step runs: by its own closure, as an operation, or as one with checks around it.
@@ -316,40 +330,65 @@ def _kind(step: Step) -> int:
     return _CHECKED if step.code and unguarded and checks is not None and checks.run is step.run else _OWN
 
 
-def _checked(native: Any, steps: list[Step], runs: list[Callable[..., Any]]) -> Callable[..., Any]:
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The checks around a sequence: registers that it reads and must be defined, that it defines, those of wgmma,
+    and those whose origins it ends."""
+
+    reads: tuple[int, ...]
+    defines: dict[int, Any]
+    touches: dict[int, Any]
+    forgets: frozenset[int]
+
+    @staticmethod
+    def of(steps: list[Step]) -> Around:
+        """What stands around all of ``steps``."""
+        reads: list[int] = []
+        defines: dict[int, Any] = {}
+        touches: dict[int, Any] = {}
+        forgets: set[int] = set()
+        for step in steps:
+            checks = step.checks if _kind(step) == _CHECKED else None
+            if checks is None:
+                continue
+            reads += (r for r in checks.reads if r not in defines)
+            defines.update(dict.fromkeys(checks.defines, ALL_LANES))
+            touches.update(dict.fromkeys(checks.touches, step.instruction))
+            forgets.update(checks.forgets)
+        return Around(tuple(reads), defines, touches, frozenset(forgets))
+
+    def enter(self, w: Any, *, touching: bool = True) -> None:
+        """All lanes of ``w`` have run it, and no check finds anything; not ``touching``: before a wgmma.fence."""
+        if touching and self.touches:
+            w.touched.update(self.touches)
+            w.record.touched = 1
+        w.defined.update(self.defines)
+
+
+def _checked(
+    native: Any, steps: list[Step], runs: list[Callable[..., Any]], around: Around
+) -> tuple[Callable[..., Any], Operations]:
     """Steps with checks: where all lanes run and no check can find anything, one call for all of them."""
-    reads: list[int] = []
-    defines: dict[int, Any] = {}
-    touches: dict[int, Any] = {}
-    forgets: set[int] = set()
-    for step in steps:
-        checks = step.checks if _kind(step) == _CHECKED else None
-        if checks is None:
-            continue
-        reads += (r for r in checks.reads if r not in defines)
-        defines.update(dict.fromkeys(checks.defines, ALL_LANES))
-        touches.update(dict.fromkeys(checks.touches, step.instruction))
-        forgets.update(checks.forgets)
-    call, _ = _chunk(native, steps, runs)
+    call, table = _chunk(native, steps, runs)
+    reads, touches, forgets = around.reads, around.touches, around.forgets
 
     def run(w: Any, m: Any) -> None:
         known = w.defined
         if (
             m is not None
             or not w.full
-            or (touches and w.in_flight)
+            or (touches and w.record.in_flight)
             or any(known.get(r) is not ALL_LANES for r in reads)
         ):
             for one in runs:
                 one(w, m)
             return
-        w.touched.update(touches)
-        known.update(defines)
+        around.enter(w)
         for r in forgets:
             w.origins.pop(r, None)
         call(w, m)
 
-    return run
+    return run, table
 
 
 def _whole(step: Step) -> bool:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilemma.machine import exit_checks, starvation
-from tilemma.machine.native import twister
+from tilemma.machine.native import encode, twister
 from tilemma.machine.native.blocks import COPY as COPY_SIZE
 from tilemma.machine.native.blocks import EVENTS, PlainAccess, address_of
 from tilemma.machine.native.records import FrameRecord, GridRecord, QueueRecord
-from tilemma.machine.state import Frame
+from tilemma.machine.state import ALL_LANES, Frame, Warp
 
 if TYPE_CHECKING:
     from tilemma.machine.native.products import TileProduct
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
-    BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE,
-) = range(16)  # fmt: skip
+    BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT,
+    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE,
+) = range(25)  # fmt: skip
 # What the log of operations in flight says.
-_ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ = range(5)
+(
+    _ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ, _WGMMA_FENCED, _WGMMA_ISSUED, _WGMMA_COMMITTED,
+    _WGMMA_AWAITED, _SUSPENDED,
+) = range(10)  # fmt: skip
 # How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
 # an operation is to be completed or a wait to time out, where only starved warps are left, where none is ready.
 STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE = range(9)
@@ -36,7 +40,13 @@ EARLY = 2
 _KINDS = {
     "SHARED_LOAD": (SHARED_LOAD, "bank-conflict"), "SHARED_STORE": (SHARED_STORE, "bank-conflict"),
     "GLOBAL_LOAD": (GLOBAL_LOAD, "uncoalesced"), "GLOBAL_STORE": (GLOBAL_STORE, "uncoalesced"),
-    "MATRIX_LOAD": (MATRIX_LOAD, "bank-conflict"), "COPY": (COPY, "bank-conflict"),
+    "MATRIX_LOAD": (MATRIX_LOAD, "bank-conflict"), "MATRIX_STORE": (MATRIX_STORE, "bank-conflict"),
+    "COPY": (COPY, "bank-conflict"),
+}  # fmt: skip
+# Steps with nothing but a kind, and groups that a wait leaves.
+_BARE = {
+    "COMMIT": COMMIT, "AWAIT": AWAIT, "WGMMA_FENCE": WGMMA_FENCE, "WGMMA_COMMIT": WGMMA_COMMIT,
+    "WGMMA_AWAIT": WGMMA_AWAIT, "PROXY_FENCE": PROXY_FENCE, "NOTHING": NOTHING,
 }  # fmt: skip
 # `program.BRANCH` and `program.EXIT`, whose module imports this one.
 _BRANCH, _EXIT = 2, 3
@@ -61,6 +71,8 @@ class Table:
         # Kind of event and of note, and the registers of an ldmatrix, by step.
         self.events: dict[int, tuple[str, str, tuple[int, ...]]] = {}
         self.matrices = self.copies = False
+        # The checks around steps that touch registers of wgmma, or define registers.
+        self.around: dict[int, encode.Around] = {}
         # The steps refer to them.
         self._products: list[TileProduct] = []
         for at, step in enumerate(steps):
@@ -69,7 +81,12 @@ class Table:
             if segment is not None:
                 if segment.operations is not None:
                     place = ctypes.addressof(segment.operations)
-                    self.array[at] = SEQUENCE, segment.next, -1, segment.count, place, 0, 0
+                    around = segment.around
+                    checked = 0 if around is None else 1
+                    touches = int(around is not None and bool(around.touches))
+                    self.array[at] = SEQUENCE, segment.next, -1, segment.count, place, checked, touches
+                    if around is not None:
+                        self.around[at] = around
             elif step.check_guard is not None:
                 continue
             elif step.kind == _BRANCH:
@@ -90,18 +107,34 @@ class Table:
     def _access(self, at: int, guard: int, step: Step) -> None:
         plain, checks = step.plain, step.checks
         assert plain is not None
+        if plain.kind == "WGMMA_ISSUE":
+            if step.run is step.encoded or (
+                checks is not None
+                and checks.run is step.run
+                and not (checks.reads or checks.touches or checks.forgets)
+            ):
+                plain.block.array[-1] = bool(plain.unsure())
+                self.array[at] = WGMMA_ISSUE, 0, guard, 0, plain.block.address, 0, 0
+            return
         touches = checks is not None and checks.run is step.run and not (checks.reads or checks.defines)
         if step.run is not step.encoded and (not touches or plain.kind == "EXCHANGE"):
             return
         if plain.kind == "EXCHANGE":
             self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
             return
-        if plain.kind in ("COMMIT", "AWAIT"):
-            self.array[at] = COMMIT if plain.kind == "COMMIT" else AWAIT, 0, guard, plain.keep, 0, 0, 0
+        if plain.kind in ("ARRIVE", "WAIT"):
+            if step.run is step.encoded:
+                self.array[at] = ARRIVE if plain.kind == "ARRIVE" else WAIT, 0, guard, 0, plain.block.address, 0, 0
+            return
+        if plain.kind in _BARE:
+            if step.run is step.encoded:
+                self.array[at] = _BARE[plain.kind], 0, guard, plain.keep, 0, 0, 0
             return
         kind, about = _KINDS[plain.kind]
         lanes = 0 if plain.lanes is None else address_of(plain.lanes)
         halves = 0 if plain.halves is None else address_of(plain.halves)
+        if checks is not None and step.run is not step.encoded:
+            self.around[at] = encode.Around((), {}, dict.fromkeys(checks.touches, step.instruction), frozenset())
         self.array[at] = kind, step.run is not step.encoded, guard, 0, plain.block.address, lanes, halves
         self.events[at] = EVENTS[plain.kind], about, plain.registers
         self.matrices |= kind == MATRIX_LOAD
@@ -143,6 +176,7 @@ class Runner:
             ("late", "random", "early").index(machine.schedule) if machine.schedule != "starve" else 1,
             ctypes.addressof(self.queue), ctypes.addressof(looked),
         )  # fmt: skip
+        self.record.impatience = machine.impatience
         self.record.loads, self.record.touches = ctypes.addressof(self.loads), ctypes.addressof(self.touches)
         self._kept = covered, looked
         self._make_room()
@@ -195,11 +229,8 @@ class Runner:
             self._enter_operations(frames)
         if record.loaded or record.issued:
             self._make_room()
-        if record.touched:
-            for entry in dict.fromkeys(self.touches[: record.touched]):
-                step = self.steps[entry & 0xFFFFFFFF]
-                assert step.checks is not None
-                frames[entry >> 32].w.touched.update(dict.fromkeys(step.checks.touches, step.instruction))
+        for entry in self.touches[: record.touched]:
+            self.table.around[entry & 0x7FFFFFFF].enter(frames[entry >> 32].w, touching=not entry >> 31 & 1)
 
     def step(self) -> bool:
         """`Machine.step`, as often as C can make it."""
@@ -321,8 +352,9 @@ class Runner:
         """Repeat what the library has done with copies, their groups and the readers of shared memory."""
         machine, at = self.machine, 0
         pending = machine.pending
-        for entry in self.log[: self.queue.logged]:
-            kind, value = entry & 7, entry >> 3
+        log = iter(self.log[: self.queue.logged])
+        for entry in log:
+            kind, value = entry & 15, entry >> 4
             if kind == _COMPLETED:
                 agent = pending.pop(value)
                 machine.polls = 0
@@ -338,6 +370,14 @@ class Runner:
                 agent.issued = machine.steps
                 pending.append(agent)
                 at += 1
+            elif kind == _SUSPENDED:
+                f = frames[value >> 32]
+                f.pc = value & 0xFFFFFFFF
+                plain = self.steps[f.pc].plain
+                assert plain is not None
+                plain.agent(f, next(log) >> 4)
+            elif kind >= _WGMMA_FENCED:
+                self._enter_wgmma(frames[value >> 32].w, kind, value & 0xFFFFFFFF, next(log) >> 4)
             elif kind == _COMMITTED:
                 frames[value].w.copies.has_committed()
             elif kind == _AWAITED:
@@ -345,6 +385,23 @@ class Runner:
             else:
                 w = frames[value].w
                 w.reader = w.cta.shared.reader_of(w.row)
+
+    def _enter_wgmma(self, w: Warp, kind: int, value: int, more: int) -> None:
+        if kind == _WGMMA_FENCED:
+            w.touched.clear()
+        elif kind == _WGMMA_ISSUED:
+            step = self.steps[value]
+            assert step.plain is not None
+            w.flights.append(step.plain.agent(more))
+            if step.checks is not None:
+                w.defined.update(dict.fromkeys(step.checks.defines, ALL_LANES))
+        elif kind == _WGMMA_COMMITTED:
+            w.cta.warpgroups[w.index // 4].ends[value] = more
+        elif more:
+            w.flights.clear()
+            w.in_flight.clear()
+        else:
+            w.flights.append(value)
 
     def counts(self) -> list[tuple[str, Any, tuple[int, int, int]]]:
         """Kind of note, instruction, and executions, surplus and worst, of each access that C has made; once."""

@@ -22,6 +22,11 @@ static int64_t run_frame(Grid *g, Frame *f) {
     const Step *s = g->steps + pc;
     if (s->kind == OTHER) return STOPPED;
     if (s->kind == SEQUENCE) {
+      if (s->lanes) {
+        if (mask || (s->halves && w->in_flight)) return STOPPED;
+        if (!touching(g, f, pc)) return FULL;
+        if (s->halves) ((Warp *)w)->touched = 1;
+      }
       g->covered[pc] = 1;
       g->done = run_lanes(w->registers, s->data, (int)s->count, mask);
       if (g->done != s->count) return PARTLY;
@@ -82,6 +87,33 @@ static int64_t run_frame(Grid *g, Frame *f) {
       if (spent(g, x->count)) return SPENT;
       continue;
     }
+    if (s->kind == NOTHING) {
+      if (spent(g, 1)) return SPENT;
+      continue;
+    }
+    if (s->kind == PROXY_FENCE) {
+      if (m || !f->whole || !proxy_fenced(w)) return STOPPED;
+      if (spent(g, 1)) return SPENT;
+      continue;
+    }
+    if (s->kind == ARRIVE || s->kind == WAIT) {
+      if (!has_room(g->queue)) return FULL;
+      int how = s->kind == ARRIVE ? arrived(g, w, s->data, m) : waited(g, f, pc, m);
+      if (!how) return STOPPED;
+      if (how == SUSPENDED_FRAME) {
+        g->covered[pc] = 1;
+        g->executed++;
+        return GONE;
+      }
+      if (spent(g, 1)) return SPENT;
+      continue;
+    }
+    if (s->kind >= WGMMA_FENCE && s->kind <= WGMMA_AWAIT) {
+      if (!has_room(g->queue)) return FULL;
+      if (m || !f->whole || !warpgroup_step(g, f, pc)) return STOPPED;
+      if (spent(g, 1)) return SPENT;
+      continue;
+    }
     if ((s->kind == COMMIT || s->kind == AWAIT || s->kind == COPY) && !has_room(g->queue)) return FULL;
     if (s->kind == COMMIT || s->kind == AWAIT) {
       if (m || !f->whole || !(s->kind == COMMIT ? committed(g->queue, w, f->index)
@@ -94,7 +126,7 @@ static int64_t run_frame(Grid *g, Frame *f) {
       return FULL;
     if ((s->kind == COPY && g->issued == MOST_COPIES) || (s->next && g->touched == MOST_TOUCHES)) return FULL;
     if ((s->next && w->in_flight) || !access_made(g, f, pc, m)) return STOPPED;
-    if (s->next) g->touches[g->touched++] = f->index << 32 | pc;
+    if (s->next) { touching(g, f, pc); ((Warp *)w)->touched = 1; }
     if (spent(g, 1)) return SPENT;
   }
 }
@@ -240,6 +272,7 @@ int64_t run_grid(Grid *g) {
     if (i < g->ready) ready[i] = all[i]; else if (i < n) parked[i - g->ready] = all[i];
   }
   g->list = ready;
+  g->all = all;
   g->made = g->moved = 0;
   g->spare = 0;
   /* Python has run the last warp that was missing. */

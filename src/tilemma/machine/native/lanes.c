@@ -52,6 +52,9 @@ typedef struct { int32_t code, d, a, b, c, e, guard; } Op;
   UNARY(OP_MOV_##BITS, ROW, UT, x) UNARY(OP_NEG_##BITS, ROW, UT, (UT)0 - x)                              \
   BINARY(OP_MIN_U##BITS, ROW, UT, x < y ? x : y) BINARY(OP_MAX_U##BITS, ROW, UT, x > y ? x : y)         \
   BINARY(OP_MIN_S##BITS, ROW, ST, x < y ? x : y) BINARY(OP_MAX_S##BITS, ROW, ST, x > y ? x : y)         \
+  BINARY(OP_DIV_U##BITS, ROW, UT, y ? x / y : (UT)-1) BINARY(OP_REM_U##BITS, ROW, UT, y ? x % y : x)       \
+  BINARY(OP_DIV_S##BITS, ROW, ST, y == 0 ? -1 : y == -1 ? (ST)((UT)0 - (UT)x) : x / y)                     \
+  BINARY(OP_REM_S##BITS, ROW, ST, y == 0 ? x : y == -1 ? 0 : x % y)                                        \
   SHIFT(OP_SHL_##BITS, ROW, UT, y < BITS ? (UT)(x << y) : (UT)0)                                         \
   SHIFT(OP_SHR_U##BITS, ROW, UT, y < BITS ? (UT)(x >> y) : (UT)0)                                        \
   SHIFT(OP_SHR_S##BITS, ROW, ST, (ST)(x >> (y < BITS ? y : BITS - 1)))                                  \
@@ -107,8 +110,8 @@ static void combine(const uint8_t *truth, uint8_t *d, const uint8_t *third, int 
   }
 }
 
-static uint32_t bits_of(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-static float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+static inline uint32_t bits_of(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+static inline float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 static float flushed(float x) { uint32_t u = bits_of(x); return u & 0x7f800000 ? x : float_of(u & 0x80000000); }
 
 /* binary16, rounded to nearest even; not for NaN. */
@@ -125,18 +128,22 @@ static uint16_t half_of(float x) {
   return (uint16_t)(sign | (((uint32_t)(exponent + 15) << 10) + (kept - 0x400)));
 }
 
-static float from_half(uint16_t h) {
-  uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-  if (exponent == 31) return float_of(sign | 0x7f800000 | mantissa << 13);
-  if (exponent) return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
-  float tiny = (float)mantissa * 5.9604644775390625e-8f;
-  return sign ? -tiny : tiny;
+static inline float from_half(uint16_t h) {
+  uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = (uint32_t)(h & 0x7fff) << 13, e = magnitude & 0x0f800000;
+  uint32_t tiny = bits_of((float)(int32_t)(h & 0x3ff) * 5.9604644775390625e-8f);
+  return float_of(sign | (e == 0 ? tiny : magnitude + (e == 0x0f800000 ? 0x70000000 : 0x38000000)));
 }
 
 /* bfloat16, rounded to nearest even; not for NaN. */
 static uint16_t bfloat_of(float x) {
   uint32_t u = bits_of(x);
   return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static uint32_t reversed(uint32_t x) {
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i++) out |= (x >> i & 1) << (31 - i);
+  return out;
 }
 
 static uint32_t permute(uint32_t a, uint32_t b, uint32_t selectors) {
@@ -247,6 +254,9 @@ int run_lanes(void **registers, const Op *ops, int count, const uint8_t *mask) {
         *n = R32(o->e); LANES(d[i] = insert(a[i], b[i], c[i], n[i])); break; }
       UNARY(OP_POPC_32, R32, uint32_t, (uint32_t)__builtin_popcount(x))
       UNARY(OP_CLZ_32, R32, uint32_t, x ? (uint32_t)__builtin_clz(x) : 32)
+      UNARY(OP_BREV_32, R32, uint32_t, reversed(x))
+      UNARY(OP_BFIND_U32, R32, uint32_t, x ? 31 - (uint32_t)__builtin_clz(x) : 0xffffffff)
+      UNARY(OP_BFIND_SHIFT_U32, R32, uint32_t, x ? (uint32_t)__builtin_clz(x) : 0xffffffff)
       /* Predicates: c has the negations of a (1) and b (2). */
       case OP_MOV_P: { uint8_t *d = RP(o->d); const uint8_t *a = RP(o->a); uint8_t n = o->c & 1;
         LANES(d[i] = a[i] ^ n); break; }

@@ -31,6 +31,8 @@ _SOURCES = (
     "products.c",
     "copies.c",
     "steps.c",
+    "warpgroups.c",
+    "mbarriers.c",
     "branches.c",
     "grid.c",
 )

@@ -7,17 +7,29 @@ enum { MOST_A = 64 * 64, MOST_B = 64 * 256, MOST_C = 64 * 256 };
 typedef struct { int64_t type, size; const int64_t *at; const double *table; } Operand;
 typedef struct { Operand a, b, c, d; int64_t count, b_is_turned, a_is_negative, b_is_negative; } Multiply;
 
-static double element(const Operand *x, const uint8_t *base, int64_t at) {
-  const uint8_t *from = base + at * x->size;
-  uint16_t half;
-  uint32_t word;
+/* Elements from place `at` on, as doubles; `negative`: their negatives. */
+#define ELEMENTS(T, VALUE) \
+  for (int64_t i = 0; i < n; i++) { T word; memcpy(&word, base + at[i] * size, sizeof word); out[i] = VALUE; } break
+WIDEST void elements(const Operand *x, const uint8_t *base, const int64_t *at, int64_t n, int64_t negative, double *out) {
+  int64_t size = x->size;
   switch (x->type) {
-    case HALF: memcpy(&half, from, 2); return from_half(half);
-    case BFLOAT: memcpy(&half, from, 2); return float_of((uint32_t)half << 16);
-    case TF32: memcpy(&word, from, 4); return float_of(word & 0xffffe000);
-    case FLOAT: memcpy(&word, from, 4); return float_of(word);
-    default: return x->table[*from];
+    case HALF: ELEMENTS(uint16_t, from_half(word));
+    case BFLOAT: ELEMENTS(uint16_t, float_of((uint32_t)word << 16));
+    case TF32: ELEMENTS(uint32_t, float_of(word & 0xffffe000));
+    case FLOAT: ELEMENTS(uint32_t, float_of(word));
+    default: ELEMENTS(uint8_t, x->table[word]);
   }
+  for (int64_t i = 0; i < n && negative; i++) out[i] = -out[i];
+}
+
+/* Sums to the places `at`. */
+WIDEST void store_sums(const Operand *x, uint8_t *base, const int64_t *at, int64_t n, const double *total) {
+  if (x->type == HALF)
+    for (int64_t i = 0; i < n; i++)
+      ((uint16_t *)base)[at[i]] = total[i] != total[i] ? 0x7fff : half_of((float)total[i]);
+  else
+    for (int64_t i = 0; i < n; i++)
+      ((uint32_t *)base)[at[i]] = total[i] != total[i] ? 0x7fffffff : bits_of((float)total[i]);
 }
 
 /* `count` products one after the other; the places of A and B are counted from `a` and `b`, after `delta_a`
@@ -27,33 +39,21 @@ void multiply_tiles(const Multiply *x, const Product *p, const int32_t *order, d
                     int64_t delta_a, const uint8_t *b, int64_t delta_b, void **registers, int64_t added) {
   uint8_t *c = registers[1];
   if (!a) a = c;
-  static __thread double left[MOST_A], right[MOST_B], total[MOST_C];
+  static __thread double left[MOST_A], right[MOST_B], turned[MOST_B], total[MOST_C];
   int32_t scratch[64 + MOST_B];
   int64_t of_a = p->m * p->depth, of_b = p->height * p->n, of_c = p->m * p->n;
   for (int64_t one = 0; one < x->count; one++) {
-    for (int64_t i = 0; i < of_a; i++) left[i] = element(&x->a, a + delta_a, x->a.at[one * of_a + i]);
-    if (x->b_is_turned)
+    elements(&x->a, a + delta_a, x->a.at + one * of_a, of_a, x->a_is_negative, left);
+    if (x->b_is_turned) {
+      elements(&x->b, b + delta_b, x->b.at, of_b, x->b_is_negative, turned);
       for (int64_t j = 0; j < p->n; j++)
-        for (int64_t k = 0; k < p->height; k++)
-          right[k * p->n + j] = element(&x->b, b + delta_b, x->b.at[j * p->height + k]);
-    else
-      for (int64_t i = 0; i < of_b; i++) right[i] = element(&x->b, b + delta_b, x->b.at[one * of_b + i]);
-    if (x->a_is_negative) for (int64_t i = 0; i < of_a; i++) left[i] = -left[i];
-    if (x->b_is_negative) for (int64_t i = 0; i < of_b; i++) right[i] = -right[i];
-    if (added) for (int64_t i = 0; i < of_c; i++) total[i] = element(&x->c, c, x->c.at[one * of_c + i]);
+        for (int64_t k = 0; k < p->height; k++) right[k * p->n + j] = turned[j * p->height + k];
+    } else
+      elements(&x->b, b + delta_b, x->b.at + one * of_b, of_b, x->b_is_negative, right);
+    if (added) elements(&x->c, c, x->c.at + one * of_c, of_c, 0, total);
     else memset(total, 0, of_c * sizeof *total);
     sum_products(p, left, right, total, 0, order, scratch, biggest);
-    for (int64_t i = 0; i < of_c; i++) {
-      uint8_t *to = c + x->d.at[one * of_c + i] * x->d.size;
-      int bad = total[i] != total[i];
-      if (x->d.type == HALF) {
-        uint16_t half = bad ? 0x7fff : half_of((float)total[i]);
-        memcpy(to, &half, 2);
-      } else {
-        uint32_t word = bad ? 0x7fffffff : bits_of((float)total[i]);
-        memcpy(to, &word, 4);
-      }
-    }
+    store_sums(&x->d, c, x->d.at + one * of_c, of_c, total);
   }
 }
 
@@ -113,4 +113,70 @@ void move_elements(uint8_t *data, int64_t *origin, const int64_t *to, int64_t n,
     memcpy(data + to[i], words + i * size, size);
     for (int64_t j = 0; j < size; j++) origin[to[i] + j] = from[i] > 0 ? from[i] + j : 0;
   }
+}
+
+/* As `move_elements`, from an array at the global address `base`, whose bytes are at `from`: the element at each of
+ * `offsets` after `start`, or `fill` where that is negative. */
+void move_box(uint8_t *data, int64_t *origin, const int64_t *to, int64_t n, int64_t size, const uint8_t *from,
+              int64_t base, const int64_t *offsets, int64_t start, uint64_t fill) {
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at = offsets[i] + start, *known = origin + to[i];
+    if (offsets[i] < 0) {
+      memcpy(data + to[i], &fill, size);
+      for (int64_t j = 0; j < size; j++) known[j] = 0;
+    } else {
+      memcpy(data + to[i], from + at, size);
+      for (int64_t j = 0; j < size; j++) known[j] = base + at + j;
+    }
+  }
+}
+
+/* Whether the issuer of a copy, with the clocks `seen` and `fenced`, knows of an access as `async_access.async_write` asks:
+ * of a write in the async proxy, of a read by all its lanes, in both proxies. */
+static int write_known(const Events *e, int32_t packed, const int32_t *fenced, int64_t length) {
+  uint32_t number = ((uint32_t)packed & 0x3fffffff) >> 5;
+  int64_t column = e->column[number] + (packed & 31);
+  return column < length && fenced[column] >= e->clock[number];
+}
+
+static int read_known(const Events *e, int32_t packed, int wgmma, const int32_t *seen, const int32_t *fenced,
+                      int64_t length) {
+  uint32_t number = ((uint32_t)packed & 0x3fffffff) >> 5;
+  int64_t column = e->column[number] + (packed & 31), own = e->alone[number] + (packed & 31);
+  int32_t clock = e->clock[number];
+  if (column + 4 >= length || own >= length || seen[column] < clock) return 0;
+  for (int warp = 1; warp < 5 && wgmma; warp++) if (seen[column + warp] < clock) return 0;
+  return wgmma || (seen[own] >= clock && fenced[column] >= clock);
+}
+
+/* A write of `n` units of `width` bytes through the async proxy: 1 and entered if all of it is inside, apart from
+ * mbarriers, and known to the issuer. */
+int64_t async_write(Shared *s, const Events *e, const int64_t *units, int64_t n, int64_t width, const int32_t *seen,
+                    const int32_t *fenced, int64_t length, int64_t event) {
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at = units[i];
+    if (at < s->base || at + width > s->limit || (at < s->high && at + width > s->low)) return 0;
+    int32_t before = 0;
+    for (int64_t j = 0; j < width; j++) {
+      int32_t packed = s->writer[at + j];
+      if (!packed || packed == before) continue;
+      before = packed;
+      if (!write_known(e, packed, fenced, length)) return 0;
+    }
+  }
+  for (int64_t k = 0; k < s->readers; k++) {
+    const int32_t *reads = s->reads + k * s->stride;
+    int32_t before = 0;
+    if (!s->last[k]) continue;
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < width; j++) {
+        int32_t packed = reads[units[i] + j];
+        if (!packed || packed == before) continue;
+        before = packed;
+        if (!read_known(e, packed, s->wgmma[k] != 0, seen, fenced, length)) return 0;
+      }
+  }
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < width; j++) s->writer[units[i] + j] = (int32_t)event;
+  return 1;
 }

@@ -85,8 +85,13 @@ def declare(native: Any) -> None:
     native.async_read.restype = number
     native.regular_tile.argtypes = (pointer, number, number, pointer, pointer)
     native.regular_tile.restype = number
+    native.async_write.argtypes = (*(pointer,) * 3, *(number,) * 2, *(pointer,) * 2, *(number,) * 2)
+    native.async_write.restype = number
+    box = (pointer, number, pointer, number, ctypes.c_uint64)
+    native.move_box.argtypes = (*(pointer,) * 3, number, number, *box)
     native.move_elements.argtypes = (*(pointer,) * 3, number, number, pointer, pointer)
     for function in (
         native.multiply_registers, native.multiply_tiles, native.knowledge_of, native.move_elements,
+        native.move_box,
     ):  # fmt: skip
         function.restype = None

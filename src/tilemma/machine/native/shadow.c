@@ -13,7 +13,7 @@ typedef struct { int32_t *column, *clock, *alone; int64_t *made, collective, cou
 /* `low` and `high` enclose the mbarriers in use; the tables of reads have `rooms` rows. */
 typedef struct {
   int64_t base, limit; uint8_t *data; int32_t *writer, *reads; int64_t readers, stride, *last, *wgmma, *origin, low, high,
-  last_write, last_read, rooms;
+  last_write, last_read, rooms, mbarriers; struct Mbarrier **mbarrier;
 } Shared;
 typedef struct {
   int64_t base, size; uint8_t *data; int64_t writable, holes; int64_t *writer, *reader, *other; int64_t logged;
@@ -24,7 +24,8 @@ typedef struct { int64_t first_thread, warps, live_warps, partial, arrived, numb
 typedef struct {
   void **registers; int64_t first; Clocks *clocks; Events *events; Shared *shared; int64_t reader; Memory *memory;
   int64_t serial; Cta *cta; int64_t floor, known_clock, known_column, copies, fences, in_flight, starved; double priority;
-  struct Groups *groups; int64_t gathered; uint8_t live[32];
+  struct Groups *groups; int64_t gathered; uint8_t live[32]; struct Warpgroup *warpgroup; int64_t touched, fenced_once,
+  fence_open, inits, sure;
 } Warp;
 /* Bytes a lane; the address: its register's bytes, row and offset; the data registers: their number, bytes of each in
  * memory, whether these have a sign, and for each its bytes and its row.  `approved`: the base of the array whose type
@@ -459,6 +460,29 @@ int64_t matrix_load(const Warp *w, const Access *x, int64_t floor, int64_t event
       int64_t at = halves[64 * r + i], place = l.address[at >> 3] + 2 * (at & 7);
       memcpy((uint16_t *)((uint32_t *)w->registers[1] + 32 * x->rows[r]) + i, s->data + place, 2);
       if (s->origin) origins[64 * r + i] = s->origin[place];
+    }
+  return bank_conflicts(&l, 16);
+}
+
+/* stmatrix: `halves` says, for each register, lane and half, which 16 bits of the rows it gives. */
+int64_t matrix_store(const Warp *w, const Access *x, int64_t floor, int64_t event, const uint8_t *m,
+                     const int64_t *halves) {
+  Lanes l;
+  Shared *s = w->shared;
+  addresses(w, x, m, &l);
+  if (!l.n || !aligned_inside(&l, s, 16)) return SLOW;
+  for (int i = 1; i < l.n; i++)
+    for (int j = 0; j < i; j++) if (l.address[i] == l.address[j]) return SLOW;
+  if (!writes_known(w, &l, 16, floor, 0) || !reads_known(w, &l, 16, floor)) return SLOW;
+  for (int i = 0; i < l.n; i++) {
+    for (int j = 0; j < 16; j++) s->writer[l.address[i] + j] = (int32_t)(event + l.lane[i]);
+    if (s->origin) memset(s->origin + l.address[i], 0, 8 * 16);
+  }
+  for (int r = 0; r < x->count; r++)
+    for (int i = 0; i < 64; i++) {
+      int64_t at = halves[64 * r + i];
+      memcpy(s->data + l.address[at >> 3] + 2 * (at & 7), (uint16_t *)((uint32_t *)w->registers[1] + 32 * x->rows[r]) + i,
+             2);
     }
   return bank_conflicts(&l, 16);
 }

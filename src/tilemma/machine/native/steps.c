@@ -5,7 +5,8 @@
 
 enum {
   OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER,
-  WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE
+  WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT, PROXY_FENCE, NOTHING,
+  ARRIVE, WAIT, MATRIX_STORE
 };
 /* How a call ends: at another step; with the budget spent; within a sequence; with tables full; at a barrier where the
  * frame now waits; where Python is to complete an operation, let a wait time out, or look itself.  GONE: the frame has
@@ -15,16 +16,18 @@ enum { LATE, RANDOM, EARLY };
 #define RELIEF (1.0 / 256)
 enum { MOST_ORIGINS = 64, MOST_COPIES = 64, MOST_LOADS = 64, MOST_TOUCHES = 256 };
 
-/* `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
+/* A sequence has in `lanes` whether there are checks around it, in `halves` whether it touches registers of wgmma.
+ * `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
  * operations, the `Access` or the `Products`; `count`: of operations, the number of a barrier, the groups that a wait
  * leaves, or where the sides of a branch meet.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
 typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *lanes; const int64_t *halves; } Step;
 
 /* Lanes of a warp that run together.  `index`: that of a frame of the same warp among those given for the call;
- * `listed`: it is this one.  `fresh`: made in this call; `changed`: its lanes or its place are others now. */
+ * `listed`: it is this one.  `fresh`: made in this call; `changed`: its lanes or its place are others now;
+ * `late`: its wait has timed out. */
 typedef struct Frame {
   const Warp *warp; int64_t reconverge, lanes, whole, index; uint8_t mask[32]; struct Frame *parent; int64_t children, pc,
-  listed, fresh, changed;
+  listed, fresh, changed, late;
 } Frame;
 typedef struct { Frame *frame; int64_t pc; } Entry;
 
@@ -35,7 +38,7 @@ typedef struct {
   eagerness; int64_t schedule; Queue *queue; const uint8_t *looked; Entry *entries; int64_t ready, parked, skip, limit,
   until, timeouts, starving, polling, starved_at; int64_t *origins; Copy *copies; Frame *pool; int64_t rooms, resumed,
   executed, progress, chosen, pc, budget, done, loaded, registers, issued, at, *loads, touched, *touches, made, moved;
-  Frame *spare, **list;
+  Frame *spare, **list, **all; double impatience;
 } Grid;
 
 /* A cp.async; `sizes` as in `copy_issue`. */
@@ -72,6 +75,20 @@ int64_t random_below(uint32_t *r, int64_t count) {
   int64_t found;
   do found = random_word(r) >> (32 - bits); while (found >= count);
   return found;
+}
+
+/* The warp of ``f`` touches registers of wgmma; 0 where the list is full. */
+static int touching(Grid *g, const Frame *f, int64_t pc) {
+  int64_t entry = f->index << 32 | pc, last = g->touched - 1;
+  for (int64_t i = last; i >= 0 && i > last - 8; i--)
+    if (g->touches[i] == entry) {
+      memmove(g->touches + i, g->touches + i + 1, (last - i) * sizeof entry);
+      g->touched = last;
+      break;
+    }
+  if (g->touched == MOST_TOUCHES) return 0;
+  g->touches[g->touched++] = entry;
+  return 1;
 }
 
 /* Executions, surplus passes or sectors and the worst of them, for each step. */
@@ -213,6 +230,11 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
       if (extra < 0) return 0;
       if (shared->last_write < event + 31) shared->last_write = event + 31;
       g->progress++;
+      break;
+    case MATRIX_STORE:
+      extra = m ? SLOW : matrix_store(w, x, w->floor, event, s->lanes, s->halves);
+      if (extra < 0) return 0;
+      if (shared->last_write < event + 31) shared->last_write = event + 31;
       break;
     case MATRIX_LOAD:
       if (w->known_column < 0 || m || !reads_shared(g, f)) return 0;

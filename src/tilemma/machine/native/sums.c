@@ -12,7 +12,7 @@ typedef struct {
   int64_t batch, m, n, depth, height, terms, fraction, kept, apart, half, lowest_a, lowest_b, lowest_d;
 } Product;
 
-static int64_t word_of(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
+static inline int64_t word_of(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
 static double double_of(int64_t u) { double x; memcpy(&x, &u, 8); return x; }
 static double power(int exponent) { return double_of((int64_t)(exponent + 1023) << 52); }
 
@@ -83,6 +83,18 @@ WIDEST void add_apart(const Product *p, const double *apart, double *held) {
   for (int64_t j = 0; j < p->n && !p->half; j++) held[j] = (double)(float)(apart[j] + held[j]);
 }
 
+/* The exponents of ``n`` numbers; whether all of these are finite. */
+WIDEST int exponents(const double *x, int64_t n, int lowest, int *out) {
+  int64_t all = 0;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t biased = word_of(x[i]) >> 52 & 0x7ff;
+    int e = (int)biased - 1023 > lowest ? (int)biased - 1023 : lowest;
+    out[i] = biased ? e : ZERO;
+    all |= biased == 0x7ff;
+  }
+  return !all;
+}
+
 /* `scratch` has room for depth + height * n integers. */
 void sum_products(const Product *p, const double *a, const double *b, double *c, const int64_t *columns,
                   const int32_t *order, int32_t *scratch, double biggest) {
@@ -92,11 +104,7 @@ void sum_products(const Product *p, const double *a, const double *b, double *c,
   for (int64_t k = 0; k < p->depth && !columns; k++) plain_rows[k] = k;
   for (int64_t one = 0; one < p->batch; one++) {
     const double *right = b + one * p->height * p->n;
-    int finite = 1;
-    for (int64_t i = 0; i < p->height * p->n; i++) {
-      at_b[i] = exponent_of(right[i], (int)p->lowest_b);
-      finite &= right[i] - right[i] == 0;
-    }
+    int finite = exponents(right, p->height * p->n, (int)p->lowest_b, at_b);
     for (int64_t i = 0; i < p->m; i++) {
       int64_t row = one * p->m + i;
       const double *left = a + row * p->depth;
