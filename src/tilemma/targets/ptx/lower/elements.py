@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from tilemma import dtypes
 from tilemma.ir import expr, tile, walk
-from tilemma.ir.effects import old_values
+from tilemma.ir.effects import old_values, variables_set
 from tilemma.ir.expr import Element, FragmentElement
 from tilemma.ir.lane import Imm, Reg, Vec
 from tilemma.ir.types import THREAD, Space, View
@@ -14,7 +15,7 @@ from tilemma.targets.ptx.lower.context import Instance, Lowering, RegisterTile, 
 from tilemma.targets.ptx.lower.control import assign
 from tilemma.targets.ptx.lower.convert import convert, pair_rounding, register, register_type
 from tilemma.targets.ptx.lower.element_loads import load_element
-from tilemma.targets.ptx.lower.expressions import evaluates, scalar, unrounded
+from tilemma.targets.ptx.lower.expressions import evaluates, predicate, scalar, unrounded
 from tilemma.targets.ptx.lower.fragments import (
     LaneLayout,
     acting_holder,
@@ -85,7 +86,8 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
     plan = registers_of(lo, op.fragment).plan
     lo.e.comment(f"apply in {op.fragment.name}")
     # Several rows of an atom often read the same column of a vector: load it once.
-    straight = all(isinstance(x, _STRAIGHT) for x in walk.walk(op.body))
+    rows = _row_condition(op) if packed(plan) == 1 else None
+    straight = rows is not None or _is_straight(op.body)
     lo.cse_loads = {} if straight else None
     acts = True if straight else acting_holder(lo, plan)
     if acts is not True and any(map(old_values, walk.walk(op.body))):
@@ -97,8 +99,46 @@ def lower_apply(lo: Lowering, op: tile.Apply) -> None:
             remedy="use an accumulator, or leave the old value unused",
         )
     with lo.within(Instance(THREAD, 1, Linear(), Linear.of(lo.thread), 1, acts)):
-        _visit_all(lo, op, lane_layout(lo, plan))
+        if rows is not None:
+            _visit_rows(lo, op, rows, lane_layout(lo, plan))
+        else:
+            _visit_all(lo, op, lane_layout(lo, plan))
     lo.visiting = lo.cse_loads = None
+
+
+def _is_straight(body: tile.Body) -> bool:
+    return all(isinstance(x, _STRAIGHT) for x in walk.walk(body))
+
+
+def _row_condition(op: tile.Apply) -> tile.If | None:
+    """The body, if it is a condition on the row of the element around straight code."""
+    inner = op.body[0] if len(op.body) == 1 and len(op.indices) == 2 else None
+    if not isinstance(inner, tile.If) or inner.otherwise or not _is_straight(inner.then):
+        return None
+    changed = {x.name for y in walk.walk(inner.then) for x in variables_set(y)} | {op.indices[1].name}
+    terms = expr.walk(inner.cond)
+    fixed = not any(isinstance(x, FragmentElement) or getattr(x, "name", "") in changed for x in terms)
+    return inner if fixed else None
+
+
+def _visit_rows(lo: Lowering, op: tile.Apply, condition: tile.If, where: LaneLayout) -> None:
+    """Visit the elements row by row, with one branch for each row, in which equal loads are one."""
+    found, k = registers_of(lo, op.fragment), key(lo, op.fragment)
+    rows: dict[Linear, list[Visit]] = {}
+    for atom, regs in found.regs.items():
+        for v, reg in enumerate(regs):
+            rows.setdefault(where.at(atom, v)[0], []).append(Visit(k, atom, v, reg))
+    for visits in rows.values():
+        lo.cse_loads = {}
+        _visit(lo, op, where, visits[0])
+        taken = predicate(lo, condition.cond)
+        if taken is False:
+            continue
+        with nullcontext() if taken is True else lo.e.branch(taken):
+            lo.cse_loads = {}
+            for visit in visits:
+                _visit(lo, op, where, visit)
+                lo.body(condition.then)
 
 
 def _visit_all(lo: Lowering, op: tile.Apply, where: LaneLayout) -> None:

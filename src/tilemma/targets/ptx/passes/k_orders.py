@@ -57,11 +57,14 @@ def k_orders(
         atom, tiles, named = chosen[id(op)]
         a, b = _operands(op, named, loads, plans)
         order = _order(atom, tiles * atom.shape[2], a, b, arch)
-        pairs.append((a.name, b.name))
-        for x in pairs[-1]:
-            seen = x in visited and order != IN_ORDER
-            if order is None or seen or found.setdefault(x, order) != order:
-                refused.add(x)
+        if atom.kind != "fma":
+            pairs.append((a.name, b.name))
+        for x in (a, b):
+            # In the order of K each operand is loaded as its rows lie.
+            own = order if atom.kind != "fma" or x.stored is not None else None
+            seen = x.name in visited and own != IN_ORDER
+            if own is None or seen or found.setdefault(x.name, own) != own:
+                refused.add(x.name)
     while any(refused & set(names) and not refused >= set(names) for names in pairs):
         refused |= {n for names in pairs if refused & set(names) for n in names}
     return {name: order for name, order in found.items() if name not in refused}
@@ -82,10 +85,10 @@ def _operands(
 
 def _order(atom: MmaAtom, depth: int, a: _Operand, b: _Operand, arch: str) -> KOrder | None:
     """The order for a multiply of ``depth`` along K; None where it is the instruction's own."""
-    if a.stored is None or b.stored is None:
-        return None
     if atom.kind == "fma":
         return IN_ORDER
+    if a.stored is None or b.stored is None:
+        return None
     if atom.kind != "mma.sync":
         return None
     if atom.a.dtype.bits == 64:
