@@ -104,7 +104,7 @@ def parse_kernel(text: str, dtype: str, processors: int, arch: str | None = None
     launches: dict[tuple[int, ...], Any] = {}
 
     def run(*tensors: torch.Tensor) -> None:
-        key = tuple(x.data_ptr() for x in tensors)
+        key = tuple((x.data_ptr(), *x.shape) for x in tensors)
         if key not in launches:
             launches[key] = runner.prepare(*tensors, **constants)
         for launch in launches[key]:

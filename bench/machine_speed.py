@@ -105,7 +105,7 @@ def example(job: Job) -> Input:
     compiled = kernel.compile(job.arch, facts=facts_of(arrays), **dict(job.constants))
     (launch,) = compiled.launches
     # What plans of older trees do not have, and these programs do not need.
-    newer = ("shared_names", "clustered")
+    newer = ("shared_names", "clustered", "joined")
     plan = {key: value for key, value in launch.to_json().items() if key not in newer}
     return Input(job.title, compiled.ptx, plan, arrays, job.schedules, job.target, True)
 

@@ -1,11 +1,12 @@
 """The solution x of a @ x = b for a lower triangular a; the twin of triangular_solve.co.
 
 A block solves for a few columns, from the top. Of each tile of rows it subtracts what the rows above contribute, a
-product, and then solves the triangle on the diagonal, one row after the other.
+product, and then solves the triangle on the diagonal, PART rows at a time: each thread has a column of them in
+registers, from which it subtracts the rows of the tile that are known.
 """
 
 import tilemma as tm
-from tilemma import cdiv, dma, foreach, if_, mma, parallel, shared, var
+from tilemma import cdiv, dma, foreach, local, mma, parallel, shared, var
 
 
 @tm.kernel
@@ -14,29 +15,39 @@ def triangular_solve(
     b: tm.Global["f32", "N", "R"],
     x: tm.Global["f32", "N", "R"],
     *,
-    TILE=32,
+    TILE=64,
     COLUMNS=64,
+    DEPTH=32,
+    GROUPS=2,
+    PART=16,
 ):
     N, R = b.shape
     for c in parallel(cdiv(R, COLUMNS), level="block"):
-        a_s, triangle_s = shared("f32", TILE, TILE), shared("f32", TILE, TILE)
-        above_s, x_s = shared("f32", TILE, COLUMNS), shared("f32", TILE, COLUMNS)
-        b_s = shared("f32", TILE, COLUMNS)
+        a_s, above_s = shared("f32", TILE, DEPTH), shared("f32", DEPTH, COLUMNS)
+        triangle_s, x_s = shared("f32", TILE, TILE), shared("f32", TILE, COLUMNS)
         for i in foreach(cdiv(N, TILE)):
-            for wg in parallel(1, level="group-4"):
+            for wg in parallel(GROUPS, level="group-4"):
                 above = mma.fill(0.0, "f32")
-                for j in foreach(i):
-                    dma.copy(a.subspan(TILE, TILE).at(i, j), a_s)
-                    dma.copy(x.subspan(TILE, COLUMNS).at(j, c), above_s)
-                    mma.row.col(above, mma.load(a_s), mma.load(above_s))
-                mma.store(above, x_s)
+                for j in foreach(i * (TILE // DEPTH)):
+                    dma.copy(a.subspan(TILE, DEPTH).at(i, j), a_s)
+                    dma.copy(x.subspan(DEPTH, COLUMNS).at(j, c), above_s)
+                    ma = mma.load(a_s.subspan(TILE // GROUPS, DEPTH).at(wg, 0))
+                    mma.row.col(above, ma, mma.load(above_s))
+                mma.store(above, x_s.subspan(TILE // GROUPS, COLUMNS).at(wg, 0))
             dma.copy(a.subspan(TILE, TILE).at(i, i), triangle_s)
-            dma.copy(b.subspan(TILE, COLUMNS).at(i, c), b_s)
             for t in parallel(COLUMNS, level="thread"):
-                for row in foreach(TILE):
-                    with if_(i * TILE + row < N):
-                        rest = var(b_s[row, t] - x_s[row, t])
-                        for k in foreach(row, unroll=8):
-                            rest.set(tm.math.fma(-triangle_s[row, k], x_s[k, t], rest))
-                        x_s[row, t] = rest / triangle_s[row, row]
+                for part in foreach(TILE // PART):
+                    first = part * PART
+                    rest = local("f32", PART)
+                    for r in foreach(PART, unroll=PART):
+                        rest[r] = b[i * TILE + first + r, c * COLUMNS + t] - x_s[first + r, t]
+                    for k in foreach(first, unroll=4):
+                        known = var(x_s[k, t])
+                        for r in foreach(PART, unroll=PART):
+                            rest[r] = tm.math.fma(-triangle_s[first + r, k], known, rest[r])
+                    for r in foreach(PART, unroll=PART):
+                        for k in foreach(r, unroll=PART):
+                            rest[r] = tm.math.fma(-triangle_s[first + r, first + k], rest[k], rest[r])
+                        rest[r] = rest[r] / triangle_s[first + r, first + r]
+                        x_s[first + r, t] = rest[r]
             dma.copy(x_s, x.subspan(TILE, COLUMNS).at(i, c))

@@ -217,12 +217,7 @@ class Compiled(Displayed):
     def explain(self) -> Explanation:
         """The plan, with register counts if ptxas is installed."""
         launches = [
-            {
-                "entry": x.entry,
-                "threads": prod(x.block),
-                "shared": x.shared,
-                "optimization": unit.lane.optimization,
-            }
+            {"entry": x.entry, "threads": prod(x.block), "shared": x.shared}
             for unit in self.lowered
             for x in (unit.launch,)
         ]

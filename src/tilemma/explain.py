@@ -63,8 +63,7 @@ class Explanation(Displayed):
         for x in self.launches:
             registers = f", {self.registers} registers a thread" if self.registers else ""
             size = f"{x['threads']} threads a block, {x['shared']} bytes of shared memory"
-            level = f", for ptxas -O{x['optimization']}" if x["optimization"] != 3 else ""
-            lines.append(f"  launch {x['entry']}: {size}{registers}{level}")
+            lines.append(f"  launch {x['entry']}: {size}{registers}")
         for m in self.multiplies:
             counts = "x".join(str(n) for n in m["tiles"])
             reason = f"; {m['reason']}" if m.get("reason") else ""

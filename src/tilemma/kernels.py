@@ -20,8 +20,8 @@ from tilemma.errors import WrongArgument, WrongArgumentType, debugging, describe
 from tilemma.forking import ForkSafeLock
 from tilemma.front_end_cache import Signature, TextSource, known_signature, signature
 from tilemma.ir import tile as t
-from tilemma.ir.specialise import specialise, with_single_tiles
-from tilemma.launch import single_tiles
+from tilemma.ir.specialise import as_variant, specialise
+from tilemma.launch import APART, better_variant
 from tilemma.measure.tuning import Tuned, tune
 from tilemma.passes import FRONT_PASSES, Decision
 from tilemma.records import record
@@ -211,14 +211,15 @@ class Kernel(Drawn):
         *,
         facts: Mapping[str, t.ArrayFacts] | None = None,
         sizes: Mapping[str, int] | None = None,
-        single_tiles: Sequence[str] = (),
+        variant: Sequence[str] = (),
         **constants: Any,
     ) -> Compiled:
         """Compile for ``arch``; ``facts`` default to contiguous aligned arrays (16 B); ``sizes``: see `build`.
 
-        ``single_tiles``: indices of the grid along which every launch has one tile.
+        ``variant``: indices of the grid along which every launch has one tile, and `launch.APART` for blocks that
+        are not joined.
         """
-        compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants), tuple(single_tiles))
+        compiled = self._decided(arch, facts, constants, self._sizes(sizes, constants), tuple(variant))
         _ = compiled.kernel  # verified
         return compiled
 
@@ -228,16 +229,16 @@ class Kernel(Drawn):
         facts: Mapping[str, t.ArrayFacts] | None,
         constants: Mapping[str, Any],
         sizes: Sizes,
-        single: tuple[str, ...],
+        variant: tuple[str, ...],
     ) -> Compiled:
         _check_target("compile", arch, facts)
-        key = (arch, _key(constants), sizes, single, tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
+        key = (arch, _key(constants), sizes, variant, tuple(sorted((facts or {}).items(), key=lambda kv: kv[0])))
         known = self._known.compiled
         with self._lock:
             found = known.get(key)
             if found is None:
                 kernel, front = self._fronted(constants, sizes)
-                found = known[key] = decide(with_single_tiles(kernel, single), arch, facts, front)
+                found = known[key] = decide(as_variant(kernel, variant), arch, facts, front)
             return found
 
     def ready(
@@ -258,23 +259,23 @@ class Kernel(Drawn):
         chosen = self._sizes(sizes, constants)
         known = self._known.ready
 
-        def variant(single: tuple[str, ...]) -> Ready:
-            key = (arch, _key(constants), chosen, single, tuple(sorted(facts.items(), key=lambda kv: kv[0])))
+        def compiled(variant: tuple[str, ...]) -> Ready:
+            key = (arch, _key(constants), chosen, variant, tuple(sorted(facts.items(), key=lambda kv: kv[0])))
             with self._lock:
                 found = known.get(key)
                 if found is None:
-                    values = "".join(f" {n}={v}" for n, v in chosen) + "".join(f" {n}=1" for n in single)
+                    values = "".join(f" {n}={v}" for n, v in chosen) + "".join(f" {n}=1" for n in variant)
                     found = known[key] = ready(
                         cache(lambda: (self._identity(constants) or identity(self.traced(**constants))) + values),
                         arch,
                         facts,
-                        lambda: self._decided(arch, facts, constants, chosen, single),
+                        lambda: self._decided(arch, facts, constants, chosen, variant),
                         assemble_for,
-                        lambda launches: not single_tiles(launches, sizes),
+                        lambda launches: not better_variant(launches, sizes),
                     )
                 return found
 
-        return _for_grid(variant, sizes)
+        return _for_grid(compiled, sizes)
 
     def schedule(self, arch: str = "sm_90a", **options: Any) -> Any:
         """The schedule on the PTX machine as a timeline: see `tilemma.tools.schedule.of_kernel`."""
@@ -402,10 +403,10 @@ def _run_machine(runner: Runner, constants: Mapping[str, Any], bound: binding.Bo
     options = dict(runner.options)
     arch, facts = options.pop("arch", "sm_90a"), _facts(bound)
 
-    def variant(single: tuple[str, ...]) -> Compiled:
-        return runner.kernel.compile(arch, facts=facts, sizes=bound.names, single_tiles=single, **constants)
+    def made(variant: tuple[str, ...]) -> Compiled:
+        return runner.kernel.compile(arch, facts=facts, sizes=bound.names, variant=variant, **constants)
 
-    compiled = _for_grid(variant, bound.names)
+    compiled = _for_grid(made, bound.names, joined=True)
     values: dict[str, Any] = {a.name: arrays.host_view(bound.array(a.name)) for a in bound.launch.arrays}
     values |= {s.name: bound.values[s.name] for s in bound.launch.scalars}
     reports = [machine.run(compiled.ptx, launch, values, **options) for launch in compiled.launches]
@@ -415,13 +416,16 @@ def _run_machine(runner: Runner, constants: Mapping[str, Any], bound: binding.Bo
 _Variant = TypeVar("_Variant", Ready, Compiled)
 
 
-def _for_grid(variant: Callable[[tuple[str, ...]], _Variant], sizes: Mapping[str, int] | None) -> _Variant:
-    """The ``variant`` for the indices of the grid that have one tile at a launch of ``sizes``."""
-    single: tuple[str, ...] = ()
-    found = variant(single)
-    while more := single_tiles(found.launches, sizes):
-        single += more
-        found = variant(single)
+def _for_grid(
+    compiled: Callable[[tuple[str, ...]], _Variant], sizes: Mapping[str, int] | None, joined: bool = False
+) -> _Variant:
+    """The variant for a launch of ``sizes``.  ``joined``: with joined blocks, as large launches have them, however
+    few there are."""
+    variant: tuple[str, ...] = ()
+    found = compiled(variant)
+    while more := tuple(x for x in better_variant(found.launches, sizes) if not (joined and x == APART)):
+        variant += more
+        found = compiled(variant)
     return found
 
 

@@ -78,12 +78,21 @@ def evaluate(size: Size, names: Mapping[str, int]) -> int:
     return SIZE_OPS[op](*(evaluate(x, names) for x in operands))
 
 
-def single_tiles(launches: Sequence[Launch], names: Mapping[str, int] | None) -> tuple[str, ...]:
-    """The indices in which blocks of clusters differ (`Launch.clustered`) and that have one tile where the names
-    have the values ``names``."""
+# The variant of a kernel whose blocks are not joined; other names are those of indices with one tile.
+APART = "blocks apart"
+
+
+def better_variant(launches: Sequence[Launch], names: Mapping[str, int] | None) -> tuple[str, ...]:
+    """What makes the variant that is faster where the names have the values ``names``.
+
+    The indices in which blocks of clusters differ (`Launch.clustered`) and that have one tile, and `APART` where
+    blocks should not be joined (`Launch.joined`).
+    """
     found = dict(x.clustered for x in launches if x.clustered is not None)
+    joined = [x.joined for x in launches if x.joined is not None]
     with suppress(KeyError):  # without all of the sizes nothing is known
-        return tuple(index for index, tiles in found.items() if evaluate(tiles, names or {}) == 1)
+        single = tuple(index for index, tiles in found.items() if evaluate(tiles, names or {}) == 1)
+        return single if all(evaluate(x, names or {}) for x in joined) else (*single, APART)
     return ()
 
 
@@ -194,8 +203,9 @@ class Launch:
     ``block`` and ``cluster`` are in threads and CTAs, x first; ``shared`` is the dynamic shared memory of a
     CTA in bytes.  ``overlap``: the code waits for the end of the launch before it on the stream, so that it may be
     started earlier.  ``clustered``: the index of the grid in which the blocks of a cluster differ, and its extent,
-    where the compiler chose the cluster: with one tile along it, `Kernel.ready` has a faster variant.  A launch
-    whose grid has a zero extent does nothing.
+    where the compiler chose the cluster: with one tile along it, `Kernel.ready` has a faster variant; ``joined``:
+    each block is two of the program, and where this size is 0 there is a faster variant too.  A launch whose grid
+    has a zero extent does nothing.
     """
 
     entry: str
@@ -213,6 +223,7 @@ class Launch:
     # For reports: the program's names of places in shared memory.
     shared_names: tuple[SharedName, ...] = field(default=())
     clustered: tuple[str, Size] | None = None
+    joined: Size | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

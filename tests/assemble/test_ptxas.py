@@ -25,7 +25,7 @@ from tilemma.assemble import (
     source_position,
     toolchain,
 )
-from tilemma.assemble.ptxas import parse_messages, parse_usage, stated_level
+from tilemma.assemble.ptxas import parse_messages, parse_usage
 from tilemma.errors import register_source
 
 PTX = """.version 8.0
@@ -91,25 +91,6 @@ def test_assembles_for_the_device_and_reports_usage() -> None:
         assert cubin.bytes[:4] == b"\x7fELF" and cubin.arch == arch
         assert cubin.registers > 0 and not cubin.spills and not cubin.problems
         assert [e.name for e in cubin.entries] == ["sum"]
-
-
-@needs_ptxas
-def test_the_first_line_says_the_level_of_optimization() -> None:
-    stated = "// ptxas -O0\n" + PTX
-
-    def code(ptx: str, *options: str) -> str:
-        return disassemble(assemble(ptx, "sm_80", options=options))
-
-    assert code(stated) == code(PTX, "-O0") != code(PTX)
-    assert code(stated, "--opt-level", "3") == code(PTX + "// ptxas -O0\n") == code(PTX)
-
-
-@pytest.mark.parametrize(
-    "line", ["// ptxas -O4", "// ptxas -O2 --warn-on-spills", "// ptxas --help", "// by ptxas -O2"]
-)
-def test_the_first_line_says_nothing_else(line: str) -> None:
-    assert stated_level("// ptxas -O2\n" + PTX) == ("-O2",)
-    assert stated_level(f"{line}\n" + PTX) == ()
 
 
 @needs_ptxas

@@ -103,7 +103,7 @@ def outcome(language: str, text: str) -> str:
 def without_names(compiled: Compiled) -> dict[str, Any]:
     """The launch plans without their names of places in shared memory, which are for reports alone."""
     plans = [
-        {k: v for k, v in plan.to_json().items() if k not in ("shared_names", "clustered")}
+        {k: v for k, v in plan.to_json().items() if k not in ("shared_names", "clustered", "joined")}
         for plan in compiled.launches
     ]
     found: dict[str, Any] = json.loads(json.dumps(plans[0] if len(plans) == 1 else {"launches": plans}))

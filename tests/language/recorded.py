@@ -2,8 +2,8 @@
 
 ``recorded/positions_LANGUAGE.txt``: the operations that the front end makes of each kernel, each with the range of
 its source.  ``recorded/instructions.txt``: the memory accesses, barriers and multiplies of the kernel's PTX in
-order, how often each other instruction stands there, how many decisions each pass took, and the threads, bytes and
-optimisation level of each launch.  What the instructions compute is tested by running them; here a change of their
+order, how often each other instruction stands there, how many decisions each pass took, and the threads and bytes
+of each launch.  What the instructions compute is tested by running them; here a change of their
 number or order, which no result shows, becomes visible in a review.  ``recorded/digests.txt`` and
 ``recorded/random.txt``: see `digests`; ``recorded/library.txt``: see `library`.  ``python tests/language/recorded.py`` writes the files: read the difference.
 """
@@ -73,7 +73,7 @@ def instructions(of: Traced) -> str:
     ordered = ((x, len(list(same))) for x, same in groupby(x for x in written if x.startswith(ORDERED)))
     counts = Counter(x for x in written if not x.startswith(ORDERED))
     taken = Counter(d.pass_name for d in found.decisions)
-    launches = [[*x.launch.block, x.launch.shared, x.lane.optimization] for x in found.lowered]
+    launches = [[*x.launch.block, x.launch.shared] for x in found.lowered]
     parts = (_times(ordered), _times(sorted(counts.items())), _times(sorted(taken.items())), str(launches))
     return "; ".join(parts)
 

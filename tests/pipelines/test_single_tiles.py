@@ -29,7 +29,7 @@ def arguments(m: int, n: int, k: int) -> dict[str, Any]:
 def launched(kernel: Kernel, m: int, n: int, k: int) -> Compiled:
     """What a launch of these sizes runs."""
     facts, sizes = facts_of(arguments(m, n, k)), {"M": m, "N": n, "K": k}
-    return _for_grid(lambda single: kernel.compile("sm_90a", facts=facts, sizes=sizes, single_tiles=single), sizes)
+    return _for_grid(lambda variant: kernel.compile("sm_90a", facts=facts, sizes=sizes, variant=variant), sizes)
 
 
 def clustered(compiled: Compiled) -> str | None:
@@ -68,7 +68,7 @@ def test_a_stated_cluster_stays() -> None:
 
 
 def test_a_variant_refuses_more_tiles() -> None:
-    compiled = PLAIN.compile("sm_90a", single_tiles=("block_m",))
+    compiled = PLAIN.compile("sm_90a", variant=("block_m",))
     (launch,) = compiled.launches
     with pytest.raises(LaunchError, match="one tile along `block_m`"):
         tm.machine.run(compiled.ptx, launch, arguments(300, 520, 72))
@@ -78,7 +78,7 @@ def test_a_variant_refuses_more_tiles() -> None:
 def test_every_kernel_has_its_variants(name: str) -> None:
     sizes, single = ENTRIES[name].example, ()
     while True:
-        compiled = gallery_kernel(name).compile("sm_90a", sizes=sizes, single_tiles=single)
+        compiled = gallery_kernel(name).compile("sm_90a", sizes=sizes, variant=single)
         assert compiled.ptx
         more = {index for launch in compiled.launches for index in (launch.clustered or ())[:1]}
         if more <= {*single}:

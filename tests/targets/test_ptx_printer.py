@@ -88,13 +88,6 @@ def test_instruction_with_a_guard() -> None:
     assert code(op) == ["@!%p st.shared.b32 [%a+4], %b;", "ret;"]
 
 
-def test_the_level_of_ptxas_leads_where_all_agree_on_less() -> None:
-    less, other = kernel(name="a", optimization=2), kernel(name="b")
-    assert print_kernel(less).split("\n")[:2] == ["// ptxas -O2", ".version 7.0"]
-    assert print_module([less, less]).startswith("// ptxas -O2\n")
-    assert print_module([less, other]).startswith(".version 7.0\n") and "-O" not in print_kernel(other)
-
-
 def test_directives() -> None:
     text = print_kernel(
         kernel(

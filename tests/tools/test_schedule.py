@@ -65,10 +65,14 @@ def test_a_stage_is_multiplied_after_its_copy(specialised: Schedule) -> None:
 
 
 def test_threads_that_copy_ahead_of_their_multiplies(ahead: Schedule) -> None:
-    assert {b.actor for b in bars(ahead, "warp")} == {"warps 0-3"}
-    assert {b.actor for b in bars(ahead, "mma")} == {b.actor for b in bars(ahead, "store")} == {"warps 0-3"}
+    # Two neighbouring blocks of four warps are one.
+    warps = {"warps 0-3", "warps 4-7"}
+    assert {b.actor for b in bars(ahead, "warp")} == warps
+    assert {b.actor for b in bars(ahead, "mma")} == warps
     names = {b.actor for b in bars(ahead, "cp.async")}
-    assert names >= {f"copies into {n}" for n in ("a", "a.1", "b", "b.1")}
+    # The results share the memory of the tiles.
+    tiles = {x for n in names for x in n.removeprefix("copies into ").split(" / ")}
+    assert tiles >= {"a", "a.1", "b", "b.1"}
     first = min(b.start for b in bars(ahead, "mma"))
     assert min(b.start for b in bars(ahead, "cp.async") if b.actor == "copies into a.1") < first
     assert "M" in ahead.text() and "S" in ahead.text()

@@ -393,15 +393,6 @@ def _cubin(image: bytes, arch: str, tool: Tool, output: str, seconds: float) -> 
     )
 
 
-_LEVEL = re.compile(r"// ptxas (-O[0-3])$", re.MULTILINE)
-
-
-def stated_level(ptx: str) -> tuple[str, ...]:
-    """The level of optimization in the first line of ``ptx`` (`// ptxas -O2`), if it has one."""
-    match = _LEVEL.match(ptx)
-    return (match[1],) if match else ()
-
-
 @checked(
     ptx=_PTX,
     arch=instance("an architecture such as sm_90a", str),
@@ -424,8 +415,6 @@ def begin(
 
     Raises NoPtxas, PtxasTooOld and PtxasFailed; the rest comes from `result`.
     """
-    if not any(o.startswith(("-O", "--opt-level")) for o in options):
-        options = (*stated_level(ptx), *options)
     if os.environ.get("TILEMMA_LINE_INFO") == "1" and "-lineinfo" not in options:
         options = (*options, "-lineinfo")  # a profiler then shows the lines of the program
     tool = find_tool("ptxas")
@@ -448,10 +437,9 @@ def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCac
     """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
 
     ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
-    ``options`` go to ptxas as they are, behind the level that the PTX asks for (see `stated_level`) unless they
-    have one.  The result is kept on disk under a hash of PTX, arch, options and ptxas: its release, its path and
-    the hash of its file.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through `.loc`),
-    PtxasTooOld, PtxasFailed.
+    ``options`` go to ptxas as they are.  The result is kept on disk under a hash of PTX, arch, options and ptxas:
+    its release, its path and the hash of its file.  Raises NoPtxas, PtxRejected (with the PTX line, and the source
+    line through `.loc`), PtxasTooOld, PtxasFailed.
     """
     with begin(ptx, arch, options=options, cache=cache) as assembly:
         return assembly.result()

@@ -278,8 +278,7 @@ class LaneKernel:
     """An entry point.
 
     ``threads`` of a CTA; ``shared`` bytes of dynamic shared memory, aligned to ``shared_alignment``;
-    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.  ``optimization`` is the level of
-    optimization level of ptxas for the code (-O; default 3).
+    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.
     """
 
     name: str
@@ -293,4 +292,3 @@ class LaneKernel:
     max_registers: int | None = None
     cluster: tuple[int, int, int] | None = None
     locals: tuple[LaneLocal, ...] = ()
-    optimization: int = 3

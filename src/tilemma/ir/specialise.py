@@ -32,8 +32,9 @@ from tilemma.ir.expr import (
 from tilemma.ir.substitution import Substitution
 from tilemma.ir.tiles import describe
 from tilemma.ir.types import BLOCK
-from tilemma.ir.walk import rewrite
+from tilemma.ir.walk import rewrite, rewrite_blocks
 from tilemma.ir.walk import walk as operations
+from tilemma.launch import APART
 from tilemma.records import record
 
 
@@ -171,10 +172,13 @@ def _replaced(x: Any, table: Mapping[str, Const], known: dict[int, tuple[Any, An
     return made
 
 
-def with_single_tiles(kernel: t.Kernel, single: Collection[str]) -> t.Kernel:
-    """``kernel`` for launches with one tile along the indices ``single`` of its grids."""
+def as_variant(kernel: t.Kernel, variant: Collection[str]) -> t.Kernel:
+    """``kernel`` for launches with one tile along the indices in ``variant`` of its grids; where `launch.APART` is
+    in it, blocks are not joined."""
+    if APART in variant:
+        kernel = rewrite_blocks(kernel, lambda block: replace(block, apart=True))
     grids = [op for op in operations(kernel.body) if isinstance(op, t.Parallel) and op.level == BLOCK]
-    found = {i.name: i for op in grids for i in op.indices if i.name in single}
+    found = {i.name: i for op in grids for i in op.indices if i.name in variant}
     if not found:
         return kernel
     checks = tuple(

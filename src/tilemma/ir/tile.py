@@ -59,7 +59,8 @@ class Parallel(Op):
     a block instance i covers threads [i * level.threads, (i + 1) * level.threads) of the enclosing instance.
     ``overlap``: the blocks of a launch start while the one before ends, and wait for its end before they touch
     memory.  ``clustered``: the index of the program in which the blocks of clusters of the compiler's choice
-    differ; ``tiles``: its extent.
+    differ; ``tiles``: its extent.  ``joined``: each block is two of the program, which is faster where this holds;
+    ``apart``: no blocks are joined.
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
@@ -74,6 +75,8 @@ class Parallel(Op):
     overlap: bool = False
     clustered: str | None = None
     tiles: Expr | None = None
+    joined: Expr | None = None
+    apart: bool = False
 
 
 @record

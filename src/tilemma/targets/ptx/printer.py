@@ -30,10 +30,7 @@ def print_module(kernels: Sequence[lane.LaneKernel], arch: str | None = None) ->
     files = _files(kernels)
     strings: dict[str, str] = {}
     bodies = [_Printer(k, files, strings).entry() for k in kernels]
-    level = max((k.optimization for k in kernels), default=3)
-    # `assemble` reads the level from this line.
-    lines = [f"// ptxas -O{level}"] if level != 3 else []
-    lines += [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
+    lines = [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
     lines += [f'.file {n} "{_escaped(name)}"' for name, n in files.items()]
     alignment = max((k.shared_alignment for k in kernels), default=16)
     if any(k.shared for k in kernels):

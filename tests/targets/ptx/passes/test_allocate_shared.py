@@ -11,6 +11,7 @@ from tilemma import machine
 from tilemma.compiler import compile_kernel
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Alloc, Barrier, Sync
+from tilemma.launch import APART
 from tilemma.modules import load, load_python
 from tilemma.targets.ptx.passes import PASSES
 from tilemma.targets.ptx.passes.allocate_shared import AllocateShared, SharedMemoryLimit
@@ -178,7 +179,7 @@ def test_a_barrier_is_added_where_more_blocks_then_fit_on_a_multiprocessor(dtype
     path = tmp_path / "sums.co"
     path.write_text(example.read_text().replace("mma.fill 0.0", f"mma.fill.{dtype} 0.0f"))
     defines = {"TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "MMA_M": 64, "MMA_N": 64, "MMA_K": 16}
-    compiled = load(path, defines).only().compile("sm_80")
+    compiled = load(path, defines).only().compile("sm_80", variant=(APART,))
     found = places(compiled.kernel)
     assert max(r.stop for r in found.values()) == stages * 2 * 128 * 64 * 2
     assert any(meet(found["output_s"], r) for name, r in found.items() if name != "output_s")

@@ -17,8 +17,8 @@ from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
 from tilemma.targets.ptx.lower.events import MBARRIER, initialise
 from tilemma.targets.ptx.lower.futures import place_rotating
+from tilemma.targets.ptx.lower.local_registers import with_locals_in_registers
 from tilemma.targets.ptx.lower.memory import default_plan
-from tilemma.targets.ptx.lower.optimization import optimization
 from tilemma.targets.ptx.lower.params import size, symbol
 from tilemma.targets.ptx.target import Target
 
@@ -102,8 +102,8 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         max_registers=op.max_registers,
         cluster=(lo.cluster.size, 1, 1) if lo.cluster is not None else None,
         locals=tuple(lo.locals),
-        optimization=optimization(op, threads),
     )
+    lane = with_locals_in_registers(lane)
     read, written = accesses(op)
     grid, checks = _grid(lo, op) if cluster is None else _cluster_grid(cluster, lo)
     plan = launch.Launch(
@@ -120,6 +120,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body), *_whole_row_checks(lo, op.body)),
         shared_names=_shared_names(op),
         clustered=_clustered(cluster),
+        joined=None if op.joined is None else size(op.joined),
     )
     return Lowered(lane, plan)
 

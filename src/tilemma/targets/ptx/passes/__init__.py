@@ -28,6 +28,7 @@ from tilemma.targets.ptx.passes.expand_scales import ExpandScales
 from tilemma.targets.ptx.passes.fold_zero_fill import FoldZeroFill
 from tilemma.targets.ptx.passes.insert_sync import InsertSync
 from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
+from tilemma.targets.ptx.passes.join_blocks import JoinBlocks
 from tilemma.targets.ptx.passes.order_event_waits import OrderEventWaits
 from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
 from tilemma.targets.ptx.passes.pack_elements import PackElements
@@ -39,6 +40,7 @@ from tilemma.targets.ptx.passes.share_old_values import ShareOldValues
 from tilemma.targets.ptx.passes.specialise_warps import SpecialiseWarps
 from tilemma.targets.ptx.passes.split_contractions import SplitContractions
 from tilemma.targets.ptx.passes.stage_through_shared import StageThroughShared
+from tilemma.targets.ptx.passes.stage_warp_results import StageWarpResults
 from tilemma.targets.ptx.passes.unify_ring_parity import UnifyRingParity
 from tilemma.targets.ptx.target import Target
 
@@ -61,6 +63,8 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
         PromoteSums(),
         ShareOldValues(),
         ChooseAtoms(arch),
+        JoinBlocks(arch),
+        StageWarpResults(),
         StageThroughShared(arch),
         AssignLayouts(),
         ChooseCopies(arch),
@@ -84,6 +88,9 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
     )
 
 
+_REWRITING = (SpecialiseWarps, JoinBlocks, StageWarpResults, PipelineLoops)
+
+
 def PASSES(arch: str) -> tuple[Pass, ...]:
     """All passes for ``arch``, in order.  Raises UnknownArch."""
     return (*FRONT_PASSES, *TARGET_PASSES(arch))
@@ -101,13 +108,13 @@ def decide(kernel: Kernel, arch: str) -> tuple[Kernel, tuple[Decision, ...]]:
 def run(kernel: Kernel, steps: Sequence[Pass], log: list[Decision]) -> Kernel:
     """``kernel`` after ``steps``.
 
-    A kernel that `SpecialiseWarps` or `PipelineLoops` has rewritten may break a rule of a later pass that the
-    kernel as written keeps: it is then compiled as written.
+    A kernel that one of `_REWRITING` has rewritten may break a rule of a later pass that the kernel as written
+    keeps: it is then compiled as written.
     """
     for i, step in enumerate(steps):
         before, logged = kernel, len(log)
         kernel = step.run(kernel, log)
-        if isinstance(step, (SpecialiseWarps, PipelineLoops)) and kernel is not before:
+        if isinstance(step, _REWRITING) and kernel is not before:
             try:
                 return run(kernel, steps[i + 1 :], log)
             except CompileError as e:

@@ -258,6 +258,12 @@ def registers_with_two_sets(declared: Iterable[t.DeclareFragment], operands: Ite
     return sums + 2 * sum(_registers(d) for d in operands) + _OTHERS
 
 
+def registers_of_block(block: t.Parallel) -> int:
+    """Registers of a thread of ``block`` for all accumulators and two sets of all operands."""
+    fragments = [x for x in walk(block.body) if isinstance(x, t.DeclareFragment) and x.plan is not None]
+    return registers_with_two_sets(fragments, [x for x in fragments if x.plan is not None and x.plan.role in "AB"])
+
+
 def registers_of_multiplies(block: t.Parallel) -> int:
     """Registers of a thread for the operands and the accumulators of ``block``; 0 without multiplies of warps."""
     declared = [d for d in walk(block.body) if isinstance(d, t.DeclareFragment) and d.plan is not None]

@@ -54,28 +54,28 @@ def clustered(block: Parallel, row: int, cluster: int, fresh: FreshNames, body: 
     return Parallel(teams, (inner,), CLUSTER, overlap=block.overlap, span=block.span)
 
 
-def in_bands(block: Parallel, first: Index, last: Index) -> Parallel:
-    """``block``, a grid of rows and columns, whose tiles are taken in bands of rows; ``first`` and ``last`` are
-    other names for its indices.
+def in_bands(block: Parallel, first: Index, last: Index, rows: int) -> Parallel:
+    """``block``, a grid of rows and columns, whose tiles are taken in bands of ``rows``; ``first`` and ``last``
+    are other names for its indices.
 
     The grid stays as it is.  Blocks start row by row: the position of a block in its band of rows is the number of
     the tile that it computes, which goes down the band.
     """
     old = block.indices
-    band = floordiv(first, RASTER)
-    at = add(mul(mod(first, RASTER), last.extent), last)
-    row, column = _in_band(band, at, first.extent)
+    band = floordiv(first, rows)
+    at = add(mul(mod(first, rows), last.extent), last)
+    row, column = _in_band(band, at, first.extent, rows)
     # The bounds of the column, which range analysis does not find.
     column = maximum(minimum(column, sub(last.extent, 1)), 0)
     body = Substitution({old[0].name: row, old[1].name: column}).body(block.body)
     return replace(block, indices=(first, last), body=body)
 
 
-def _in_band(band: Expr, at: Expr, of_rows: Expr) -> tuple[Expr, Expr]:
-    """Row and column of tile number ``at`` of a band: the last band may have fewer rows."""
-    short = binary("gt", mul(add(band, 1), RASTER), of_rows)
-    rows = Select(short, mod(of_rows, RASTER), const(RASTER))
-    return add(mul(band, RASTER), mod(at, rows)), floordiv(at, rows)
+def _in_band(band: Expr, at: Expr, of_rows: Expr, most: int) -> tuple[Expr, Expr]:
+    """Row and column of tile number ``at`` of a band of ``most`` rows: the last band may have fewer."""
+    short = binary("gt", mul(add(band, 1), most), of_rows)
+    rows = Select(short, mod(of_rows, most), const(most))
+    return add(mul(band, most), mod(at, rows)), floordiv(at, rows)
 
 
 def _teams(tiles: Expr, most: int) -> Expr:
@@ -300,6 +300,6 @@ class TileLoop:
             return t, const(0)
         size = mul(self.columns, RASTER)
         band = floordiv(t, size)
-        row, column = _in_band(band, mod(t, size), self.rows)
+        row, column = _in_band(band, mod(t, size), self.rows, RASTER)
         from_right = binary("eq", mod(band, 2), 1)
         return row, Select(from_right, sub(sub(self.columns, 1), column), column)

@@ -21,8 +21,10 @@ that all threads of the block execute the copies.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import prod
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir import tile as t
@@ -47,23 +49,24 @@ from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
 from tilemma.passes.scope import Dependence, block_threads, kind, names
 from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
-from tilemma.targets.ptx.passes.double_buffer_fragments import registers_with_two_sets
+from tilemma.targets.ptx.passes.double_buffer_fragments import registers_of_block
 from tilemma.targets.ptx.passes.names import Names
 from tilemma.targets.ptx.passes.persistent_grid import in_bands, waits_for_blocks
-from tilemma.targets.ptx.passes.pipeline_model import RASTER, stages_of_cp_async
+from tilemma.targets.ptx.passes.pipeline_model import resident_blocks, rows_of_bands, stages_of_cp_async
 from tilemma.targets.ptx.target import Target
 
 
 @record
 class _Plan:
     """``stages`` of each buffer that ``copies`` fill; ``group``: the `parallel` to distribute; ``clamped``: the
-    copies after the last iteration repeat its tiles."""
+    copies after the last iteration repeat its tiles; ``added``: bytes of all stages but one."""
 
     loop: t.For
     copies: tuple[t.Copy, ...]
     stages: int
     group: t.Parallel | None
     clamped: bool
+    added: int
 
 
 @record(slots=False)
@@ -94,11 +97,15 @@ class PipelineLoops:
         names, dependence = Names.of(kernel.body), Dependence(kernel.body)
 
         def settle(op: t.Op) -> t.Op:
-            if not (isinstance(op, t.Parallel) and kind(op) == "block" and _is_plane(op, dependence)):
+            sides = _sides(op, dependence) if isinstance(op, t.Parallel) and kind(op) == "block" else None
+            if sides is None:
                 return op
-            text = f"blocks in bands of {RASTER} rows of tiles, whose operands stay in the L2 cache"
-            log.append(Decision("pipeline", kernel.name, text, {"rows": RASTER}, span=op.span))
-            return in_bands(op, *map(names.fresh, op.indices))
+            assert isinstance(op, t.Parallel)
+            rows = rows_of_bands(resident_blocks(self.arch, registers_of_block(op), block_threads(op)), *sides)
+            text = f"blocks in bands of {rows} rows of tiles, whose operands stay in the L2 cache"
+            log.append(Decision("pipeline", kernel.name, text, {"rows": rows}, span=op.span))
+            first, last = map(names.fresh, op.indices)
+            return in_bands(op, first, last, rows)
 
         return replace(kernel, body=tuple(map(settle, kernel.body)))
 
@@ -106,17 +113,22 @@ class PipelineLoops:
         """Plans by the identity of the operation to replace: of several loops in one `parallel` the first has one.
         The next call finds the others in a `parallel` of their own."""
         plans: dict[int, _Plan] = {}
-        for found in loop_copies(kernel):
+        # Loops inside others, which run more often, come first: the stages of both are in memory together.
+        for found in sorted(loop_copies(kernel), key=lambda x: -len(x.parents)):
             said: list[Decision] = []
-            plan = self._plan(found, kernel, said)
+            nested = (p.added for p in plans.values() if p.loop in walk((found.loop,)))
+            plan = self._plan(found, kernel, sum(nested), said)
             place = None if plan is None else id(plan.group or plan.loop)
             if place not in plans:
                 log += said
                 plans |= {} if plan is None or place is None else {place: plan}
         return plans
 
-    def _plan(self, found: LoopCopies, kernel: t.Kernel, log: list[Decision]) -> _Plan | None:
-        """The plan for a loop; None, with a decision that says why, where it stays as it is."""
+    def _plan(self, found: LoopCopies, kernel: t.Kernel, nested: int, log: list[Decision]) -> _Plan | None:
+        """The plan for a loop; None, with a decision that says why, where it stays as it is.
+
+        ``nested``: bytes that the plans of loops inside it add.
+        """
         loop = found.loop
         asked = effective(loop.pipeline if isinstance(loop, t.For) else None, kernel.pipeline)
         if asked is not None and (asked.off or asked.stages == 1):
@@ -131,11 +143,13 @@ class PipelineLoops:
             copies, obstacles = (), [*obstacles, blocking]
         trips = trip_count(loop) if isinstance(loop, t.For) else None
         if isinstance(loop, t.For) and wanted and copies and trips not in (0, 1):
-            stages = self._stages(loop, copies, asked, found, group, trips, log)
+            block = next(p for p in found.parents if isinstance(p, t.Parallel) and kind(p) == "block")
+            fixed, stage = _shared_bytes(block, group, loop, copies)
+            stages = self._stages(loop, asked, block, fixed + nested, stage, trips, log)
             if stages >= 2:
                 self._report(loop, copies, stages, obstacles, log)
                 clamped = not all(_may_overrun(c, loop.index) for c in copies)
-                return _Plan(loop, copies, stages, group, clamped)
+                return _Plan(loop, copies, stages, group, clamped, (stages - 1) * stage)
         elif wanted and obstacles and (asked or any(o.rule != "hand-written" for o in obstacles)):
             self._refuse(loop, obstacles, log)
         return None
@@ -143,21 +157,19 @@ class PipelineLoops:
     def _stages(
         self,
         loop: t.For,
-        copies: tuple[t.Copy, ...],
         asked: PipelineSettings | None,
-        found: LoopCopies,
-        group: t.Parallel | None,
+        block: t.Parallel,
+        fixed: int,
+        stage: int,
         trips: int | None,
         log: list[Decision],
     ) -> int:
-        """The stages that are asked for, else those that suit the target, as far as shared memory suffices."""
-        block = next(p for p in found.parents if isinstance(p, t.Parallel) and kind(p) == "block")
+        """The stages of ``stage`` bytes that are asked for, else those that suit the target, as far as shared
+        memory suffices beside ``fixed`` bytes."""
         given = asked.stages if asked is not None else None
-        fragments = [x for x in walk(block.body) if isinstance(x, t.DeclareFragment) and x.plan is not None]
-        operands = [x for x in fragments if x.plan is not None and x.plan.role in ("A", "B")]
-        registers = registers_with_two_sets(fragments, operands)
-        fixed, stage = _shared_bytes(block, group, loop, copies)
-        most = given or stages_of_cp_async(self.arch, registers, block_threads(block), stage, fixed)
+        most = given or stages_of_cp_async(
+            self.arch, registers_of_block(block), block_threads(block), stage, fixed
+        )
         limit = Target.of(self.arch).shared_limit
         most = min(most, trips) if trips is not None else most
         stages = most
@@ -187,17 +199,20 @@ class PipelineLoops:
         log.extend(_obstacle(loop, o, "not pipelined: ") for o in dict.fromkeys(obstacles))
 
 
-def _is_plane(block: t.Parallel, dependence: Dependence) -> bool:
-    """Whether the copies of ``block``, which has two indices, take some tiles by one and some by the other."""
+def _sides(block: t.Parallel, dependence: Dependence) -> tuple[int, int] | None:
+    """The bytes of the tiles that ``block``, which has two indices, takes by the first of them alone, and by the
+    last; None if there are none of one kind."""
     if len(block.indices) != 2 or block.cooperative:
-        return False
+        return None
     first, last = (i.name for i in block.indices)
-    taken = set[tuple[bool, bool]]()
+    taken: Counter[tuple[bool, bool]] = Counter()
     for op in walk(block.body):
         if isinstance(op, t.Copy) and op.src.base.space is Space.GLOBAL:
             used = {name for e in op.src.expressions() for name in dependence.of(e)}
-            taken.add((first in used, last in used))
-    return {(True, False), (False, True)} <= taken
+            elements = prod(op.src.static_shape or (1,))
+            taken[first in used, last in used] += elements * op.src.dtype.bits // 8
+    rows, columns = taken[True, False], taken[False, True]
+    return (rows, columns) if rows and columns else None
 
 
 def _subject(loop: t.Op) -> str:
