@@ -13,16 +13,17 @@ from tilemma.ops.refusals import UnfitLayer, UnknownKind
 from tilemma.torch import (
     inference,
     registration,  # noqa: F401  (registers the operators that the layers call)
+    rows,
 )
 from tilemma.torch.operators import quantize
 
 KINDS = ("bf16", "fp8", "int8", "e4m3", "s8", "s4", "2:4")
-# The types that kinds round to, and the kinds that keep no weight but what they multiply.
+# The types that kinds round to, the kinds that keep the rounded weight, and all that keep no other weight.
 EIGHT = {"fp8": "f8_e4m3", "int8": "s8", "e4m3": "f8_e4m3", "s8": "s8"}
-STORED = ("e4m3", "s8", "s4", "2:4")
+KEPT = ("e4m3", "s8")
+STORED = (*KEPT, "s4", "2:4")
 # What has to divide the number of inputs.
 UNITS = {"s4": 2, "2:4": 8}
-_TYPES = {"e4m3": torch.float8_e4m3fn, "s8": torch.int8}
 GROUPS = (128, 64, 32, 16, 8, 4, 2)
 
 
@@ -90,21 +91,21 @@ class Linear(nn.Module):
     def _stored(self, weight: Tensor) -> dict[str, Tensor]:
         """The buffers of a weight [out, in] that is not kept; without numbers, of one on the meta device."""
         weight = weight.detach()
-        rows, columns = self.out_features, self.in_features
-        if self.kind in _TYPES:
+        outer, columns = self.out_features, self.in_features
+        if self.kind in KEPT:
             if weight.is_meta:
-                values = weight.new_empty(rows, columns, dtype=torch.int8)
-                return {"values": values, "scales": weight.new_empty(rows, dtype=torch.int32)}
+                values = weight.new_empty(outer, columns, dtype=torch.int8)
+                return {"values": values, "scales": weight.new_empty(outer, dtype=torch.int32)}
             values, factors = quantize(weight, EIGHT[self.kind], 1)
             # As integers, which `half` and the like do not convert.
             return {"values": values.view(torch.int8), "scales": factors.flatten().view(torch.int32)}
         if weight.is_meta:
             if self.kind == "s4":
-                scales = weight.new_empty(columns // self.group, rows, dtype=torch.float32)
-                return {"values": weight.new_empty(rows, columns // 2, dtype=torch.uint8), "scales": scales}
+                scales = weight.new_empty(columns // self.group, outer, dtype=torch.float32)
+                return {"values": weight.new_empty(outer, columns // 2, dtype=torch.uint8), "scales": scales}
             bits, kind = self._word
-            words = weight.new_empty(rows, columns // bits, dtype=kind)
-            return {"values": weight.new_empty(rows, columns // 2), "metadata": words}
+            words = weight.new_empty(outer, columns // bits, dtype=kind)
+            return {"values": weight.new_empty(outer, columns // 2), "metadata": words}
         if self.kind == "s4":
             q = tilemma.quantize(weight.t(), "s4", self.group)
             return {"values": q.values, "scales": q.scales}
@@ -144,18 +145,24 @@ class Linear(nn.Module):
             bias = self._parameters["bias"]
         except KeyError:
             bias = self.bias
-        if self.kind in _TYPES:
+        if self.kind in KEPT:
             return self._eight_bits(x, bias)
         weight = self._parameters.get("weight")
-        if self.kind == "bf16" and weight is not None and inference.is_plain(x, weight, bias):
-            return inference.product(x, weight, bias, _compute(x))
+        if self.kind not in ("s4", "2:4") and weight is not None and inference.is_plain(x, weight, bias):
+            direct = (
+                rows.product(x, weight, True, bias, _compute(x))
+                if self.kind == "bf16"
+                else rows.rounded_product(x, weight.t(), None, EIGHT[self.kind], bias)
+            )
+            if direct is not None:
+                return direct
         product = torch.ops.tilemma
         if self.kind == "s4":
             return product.mixed_matmul.default(x, self.values, self.scales, None, "s4", self.group, bias)
         if self.kind == "2:4":
             column = None if bias is None else bias[:, None]
-            rows = x.reshape(-1, self.in_features)
-            found = product.sparse_matmul.default(self.values, self.metadata, self.in_features, rows.t(), column)
+            right = x.reshape(-1, self.in_features).t()
+            found = product.sparse_matmul.default(self.values, self.metadata, self.in_features, right, column)
             return found.t().reshape(*x.shape[:-1], self.out_features)
         right = self.weight.t()
         if self.kind in EIGHT:
@@ -165,15 +172,20 @@ class Linear(nn.Module):
     def _eight_bits(self, x: Tensor, bias: Tensor | None) -> Tensor:
         values, scales = self._buffers["values"], self._buffers["scales"]
         assert values is not None and scales is not None
-        weight, factors, kind = values.view(_TYPES[self.kind]), scales.view(torch.float32), EIGHT[self.kind]
-        if inference.is_plain(x, weight, bias):
-            return inference.rounded_product(x, weight, factors, kind, bias)
-        return torch.ops.tilemma.quantized_matmul.default(x, weight.t(), kind, bias, factors)
+        kind = EIGHT[self.kind]
+        if inference.is_plain(x, values, bias):
+            direct = rows.rounded_product(x, values, scales, kind, bias, kept=True)
+            if direct is not None:
+                return direct
+        weight, factors = values.view(rows.TYPES[kind]).t(), scales.view(torch.float32)
+        return torch.ops.tilemma.quantized_matmul.default(x, weight, kind, bias, factors)
 
     def dense(self) -> Tensor:
         """The weight [out, in] that the layer multiplies."""
-        if self.kind in _TYPES:
-            return self.values.view(_TYPES[self.kind]).float() * self.scales.view(torch.float32)[:, None]
+        if self.kind in KEPT:
+            return (
+                self.values.view(rows.TYPES[EIGHT[self.kind]]).float() * self.scales.view(torch.float32)[:, None]
+            )
         if self.kind == "s4":
             from tilemma.torch.derivatives import dequantized
 

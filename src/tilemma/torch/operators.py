@@ -16,9 +16,7 @@ from tilemma.ops.rounding import rounded
 from tilemma.ops.rounding_kernels import LARGEST, LEAST
 from tilemma.quantized import Quantized
 from tilemma.sparse import Sparse
-
-# The types that `rounded` takes.
-ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
+from tilemma.torch import rows
 
 
 def flat_rows(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None) -> bool:
@@ -33,6 +31,10 @@ def matmul(
     beta: float = 0.0, activation: str | None = None, out_dtype: torch.dtype | None = None,
     compute: str | None = None,
 ) -> Tensor:  # fmt: skip
+    if c is None and activation is None and out_dtype is None and alpha == 1.0:
+        direct = rows.product(a, b, False, bias, compute)
+        if direct is not None:
+            return direct
     shape = None
     if flat_rows(a, b, c, bias):
         shape = (*a.shape[:-1], b.shape[-1])
@@ -72,8 +74,8 @@ def mixed_matmul(
 ) -> Tensor:  # fmt: skip
     weights = Quantized(values, scales, zeros, type, group, (a.shape[-1], values.shape[0]))
     shape = (*a.shape[:-1], values.shape[0])
-    rows = a.reshape(-1, a.shape[-1]) if a.dim() > 2 else a
-    found = ops.mixed_matmul(rows, weights, bias=bias, activation=activation, out_dtype=out_dtype)
+    flat = a.reshape(-1, a.shape[-1]) if a.dim() > 2 else a
+    found = ops.mixed_matmul(flat, weights, bias=bias, activation=activation, out_dtype=out_dtype)
     return found.reshape(shape) if a.dim() > 2 else found
 
 
@@ -104,8 +106,8 @@ def gated_matmul(
 ) -> Tensor:
     shape = (*x.shape[:-1], gate.shape[-1])
     flat = x.dim() > 2 and gate.dim() == 2
-    rows = x.reshape(-1, x.shape[-1]) if flat else x
-    found = ops.gated_matmul(rows, gate, up, activation=activation, out_dtype=out_dtype)
+    left = x.reshape(-1, x.shape[-1]) if flat else x
+    found = ops.gated_matmul(left, gate, up, activation=activation, out_dtype=out_dtype)
     return found.reshape(shape) if flat else found
 
 
@@ -123,8 +125,10 @@ def conv2d(
 def quantized_matmul(
     x: Tensor, w: Tensor, type: str, bias: Tensor | None = None, scales: Tensor | None = None
 ) -> Tensor:
-    rows = x.reshape(-1, x.shape[-1])
-    left, scale_a = quantize(rows, type, 1)
+    direct = rows.rounded_product(x, w, scales, type, bias)
+    if direct is not None:
+        return direct
+    left, scale_a = quantize(x.reshape(-1, x.shape[-1]), type, 1)
     right, scale_b = quantize(w, type, 0) if scales is None else (w, scales[None, :])
     found = ops.scaled_matmul(left, right, scale_a, scale_b, bias=bias, out_dtype=x.dtype)
     return found.reshape(*x.shape[:-1], w.shape[-1])
@@ -132,10 +136,9 @@ def quantized_matmul(
 
 def quantize(x: Tensor, type: str, axis: int) -> tuple[Tensor, Tensor]:
     """``x`` in 8 bits, and its f32 scales, one for each row (``axis`` 1) or column (0)."""
-    kind = {"f8_e4m3": torch.float8_e4m3fn, "s8": torch.int8}[type]
-    if x.is_cuda and x.dtype in ROUNDED and x.numel():
-        rows = x if axis else x.t()
-        values, scales = rounded(rows, type)
+    kind = rows.TYPES[type]
+    if x.is_cuda and x.dtype in rows.ROUNDED and x.numel():
+        values, scales = rounded(x if axis else x.t(), type)
         return (values, scales[:, None]) if axis else (values.t(), scales[None, :])
     wide = x.float()
     scale = wide.abs().amax(dim=axis, keepdim=True).clamp_min(LEAST) / LARGEST[type]
