@@ -27,7 +27,7 @@ class Barrier(Op):
     """Decided: the ``threads`` threads of the enclosing instance wait for each other.
 
     ``id``: 0 for the whole block, 1..15 for named barriers (plus the instance's number where ``id_step``
-    is 1).  ``threads`` 32: a warp barrier, which needs no id.
+    is 1).  ``threads`` 32: a warp barrier, which needs no id.  ``cluster``: of all threads of the cluster.
     """
 
     syntax: ClassVar[str] = "barrier"
@@ -36,6 +36,7 @@ class Barrier(Op):
     id: int
     threads: int
     id_step: int = 0
+    cluster: bool = False
 
 
 @record

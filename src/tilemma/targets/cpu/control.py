@@ -6,7 +6,7 @@ Each has two forms: a plain function if nothing inside can wait, a coroutine oth
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +100,10 @@ def combinations(c: Compiler, op: t.Parallel) -> Callable[[Frame], Any]:
 
 def clusters(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     """Clusters one after the other; their blocks as `blocks` has it."""
+    phases = {id(x) for b in op.body if isinstance(b, t.Parallel) for x in b.body}
+    for x in walk.walk(op.body):
+        if is_cluster_barrier(x) and id(x) not in phases:
+            raise NotInReference(x.span, what="a barrier of a cluster inside a loop, a branch or a level")
     indices = [c.slot("scalar", i.name) for i in op.indices]
     each, inner = combinations(c, op), body(c, op.body, replace(scope, level=op.level))
 
@@ -114,13 +118,14 @@ def clusters(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
 
 
 def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
-    """Run the blocks one after the other; only blocks of a cluster can communicate."""
+    """Run the blocks one after the other, up to each barrier of their cluster; only blocks of a cluster can
+    communicate."""
     indices = [c.slot("scalar", i.name) for i in op.indices]
     names = [i.name for i in op.indices]
     each = combinations(c, op)
-    inner = body(c, op.body, Scope(BLOCK))
+    phases = [body(c, ops, Scope(BLOCK)) for ops in _phases(op.body)]
 
-    def run(f: Frame) -> None:
+    def started(f: Frame) -> Iterator[Frame]:
         host: Instance = f[INSTANCE]
         for number, combination in enumerate(each(f)):
             g = f.copy()
@@ -128,13 +133,35 @@ def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
             g[INSTANCE] = Instance(block, ALL_THREADS, None, tuple(zip(names, combination, strict=True)))
             for slot, value in zip(indices, combination, strict=True):
                 g[slot] = value
-            if inner.blocking:
-                schedule(block, Task(g[INSTANCE], inner.run(g)))
-            else:
-                inner.run(g)
-            block.finish()
+            yield g
+
+    def run(f: Frame) -> None:
+        frames = started(f) if len(phases) == 1 else list(started(f))
+        for phase in phases:
+            for g in frames:
+                if phase.blocking:
+                    schedule(g[INSTANCE].block, Task(g[INSTANCE], phase.run(g)))
+                else:
+                    phase.run(g)
+                if phase is phases[-1]:
+                    g[INSTANCE].block.finish()
 
     return Step(run)
+
+
+def is_cluster_barrier(op: t.Op) -> bool:
+    return isinstance(op, t.Sync) and op.what == "barrier" and op.level is not None and op.level.kind == "cluster"
+
+
+def _phases(ops: t.Body) -> list[t.Body]:
+    """What a block does between the barriers of its cluster."""
+    found: list[list[t.Op]] = [[]]
+    for op in ops:
+        if is_cluster_barrier(op):
+            found.append([])
+        else:
+            found[-1].append(op)
+    return [tuple(x) for x in found]
 
 
 ALL_THREADS = (0, 1 << 20)

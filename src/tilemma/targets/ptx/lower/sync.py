@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilemma.ir import tile
 from tilemma.ir.lane import Imm
+from tilemma.targets.ptx.lower.clusters import cluster_barrier
 from tilemma.targets.ptx.lower.context import Instance, Lowering, lowers
 from tilemma.targets.ptx.lower.linear import Linear
 
@@ -12,6 +13,9 @@ from tilemma.targets.ptx.lower.linear import Linear
 def lower_barrier(lo: Lowering, op: tile.Barrier) -> None:
     """`bar.warp.sync` for a warp, `bar.sync` for more (PTX ISA, 9.7.13.2 and 9.7.13.1)."""
     e = lo.e
+    if op.cluster and lo.cluster is not None:
+        cluster_barrier(lo)
+        return
     if op.threads <= 32:
         e.do("bar.warp.sync", (), (Imm(-1, "b32"),))
         return

@@ -172,7 +172,8 @@ def _written_barriers(tree: Tree) -> None:
                 depth = max(groups, default=0)
             if not body.uniform(depth):
                 raise BarrierNotUniform(node.op.span, name="sync.barrier", kind="written barrier")
-            node.op, node.part = t.Barrier(0, 0, span=node.op.span), body.partition(depth)
+            cluster = level is not None and level.kind == "cluster"
+            node.op, node.part = t.Barrier(0, 0, cluster=cluster, span=node.op.span), body.partition(depth)
 
 
 def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
@@ -305,7 +306,8 @@ def number_barriers(tree: Tree) -> None:
         classes, sizes = distinct(node.part[node.part >= 0])
         threads = int(sizes[0])
         if threads == tree.threads or threads == WARP:
-            node.op = t.Barrier(0, threads, span=node.op.span)
+            assert isinstance(node.op, t.Barrier)
+            node.op = t.Barrier(0, threads, cluster=node.op.cluster, span=node.op.span)
             continue
         key = node.part.tobytes()
         if key not in numbers:
