@@ -262,6 +262,33 @@ def test_large_results_of_4_bytes_are_stored_by_tma() -> None:
         assert ranked(replace(p, out=of(p.out, out)), H200)[0].plan.store == "tma"
 
 
+@pytest.mark.parametrize("rows", [104, 152, 200, 248])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_kernels_that_store_transposes_keep_to_registers(rows: int, activation: str | None) -> None:
+    try:
+        find_tool("ptxas")
+    except ToolError as e:
+        pytest.skip(e.message)
+    p = problem(rows, 4096, 4096)
+    p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
+    wide = {x.tile: x for x in candidates(p, H200) if x.swap and x.tile[1] == rows and x.store == "tma"}
+    assert wide or activation
+    for plan in wide.values():
+        (step,) = steps(transposed_product(p), plan)
+        names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
+        facts = facts_of(dict(zip(names, step.args, strict=False)))
+        cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+        assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
+
+
+def test_a_result_that_is_its_own_addend_is_stored_from_registers() -> None:
+    """Its elements are read by row and column."""
+    p = problem(16, 4096, 4096)
+    own = replace(p, epilogue=replace(p.epilogue, addend="out"))
+    assert "tma" in {x.store for x in candidates(p, H200) if x.swap}
+    assert {x.store for x in candidates(own, H200) if x.swap} == {"direct"}
+
+
 def test_the_cpu_gets_few_large_tiles() -> None:
     a, b = testing.random_array((700, 40), "f16", 0), testing.random_array((40, 9), "f16", 1)
     p = arguments.problem(Call(describe(a), describe(b)), describe(np.empty((700, 9), np.float16)), made=True)

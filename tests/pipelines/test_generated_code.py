@@ -52,6 +52,17 @@ def test_registers_go_from_the_producer_to_the_consumers(persistent):
     assert 128 * few + (threads - 128) * many <= threads * cubin.registers
 
 
+def test_more_blocks_on_a_multiprocessor_start_with_fewer_registers(tmp_path):
+    """What the consumers get is more than that."""
+    text = (EXAMPLES / "py" / "persistent.py").read_text()
+    path = tmp_path / "two.py"
+    path.write_text(text.replace('level="block"', 'level="block", min_blocks=2'))
+    ptx = load_python(path).only().compile("sm_90a").ptx
+    assert ".minnctapersm 2" in ptx
+    few, many = (int(re.search(rf"setmaxnreg.{way}.sync.aligned.u32 (\d+);", ptx)[1]) for way in ("dec", "inc"))
+    assert few < 65536 // 2 // 384 < many
+
+
 def test_one_elected_thread_starts_the_copies(persistent):
     loop = loop_of(persistent.ptx, "cp.async.bulk.tensor.2d.shared::cluster")
     loads = [line for line in loop if "cp.async.bulk.tensor" in line]

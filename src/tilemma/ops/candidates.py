@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
-from tilemma.ops.operand_layouts import aligned, packs, transposed_product
+from tilemma.ops.operand_layouts import aligned, by_columns, packs, transposed, transposed_product
 from tilemma.ops.plan import (
     CACHE,
     EVENTS,
@@ -28,8 +28,8 @@ from tilemma.ops.problem import Problem
 # Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
 LARGEST_RING = 8
-# More columns and an epilogue do not fit in the registers of one warpgroup.
-WIDEST_FITTED = 224
+# Columns of tiles of all columns, and of those whose warpgroups have the registers for an epilogue.
+WIDEST_FITTED, WIDEST_FINISHED = 248, 224
 # More columns and the pieces of a store do not fit beside the sums of 128 rows.
 WIDEST_OF_256 = 192
 # Columns of a tile that has a half or a third of all of them.
@@ -40,6 +40,8 @@ PROMOTED_RING = 4
 SHARED_RING = 5
 # Results of 4 bytes gained 2 to 10 % by tensor stores, but nothing where a block has one tile of 64 rows.
 TENSOR_STORE_ROWS = {2: 64, 4: 128}
+# Columns of a tile whose transpose is staged at a time, and the bytes that the compiler may leave free then.
+TURNED, SPARE = 32, 1024
 # Tile rows that blocks walk together.
 RASTER = 16
 
@@ -75,8 +77,8 @@ SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 # warpgroup has 128 rows, and where it is one of three; where the epilogue adds a matrix, for fewer; and where the
 # rows of that matrix are not aligned.
 COLUMNS, COLUMNS_ADDED, COLUMNS_COPIED = 128, 96, 160
-# Columns of three warpgroups, whose threads have 128 registers.
-COLUMNS_OF_THREE = 192
+# Columns of three warpgroups, whose threads have 128 registers, and with an epilogue.
+COLUMNS_OF_THREE, COLUMNS_FINISHED = 200, 192
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
 # are computed by hand: their plain text was slower, or has not been timed.  So are products of copies in aligned
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
@@ -111,8 +113,10 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
         return False
     if p.epilogue.addend and store == "copy" and columns > COLUMNS_COPIED:
         return False
+    if not simple and columns > WIDEST_FINISHED and columns % 64:
+        return False
     if groups == 3:
-        most = COLUMNS_OF_THREE if p.acc == "f32" or simple else COLUMNS
+        most = COLUMNS_OF_THREE if simple else COLUMNS_FINISHED if p.acc == "f32" else COLUMNS
         return not p.promote and not p.grouped and columns <= most
     if rows == 128 and columns > COLUMNS:
         return simple and whole and store == "tma" and not p.grouped and p.lhs.dtype.bits == 16
@@ -152,14 +156,15 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # Warps write other rows of narrow elements whole from shared memory, where a fragment's lanes would write
         # parts of sectors: 433x962x318 took 1.09 times as long, 3713x2011x521 1.75 times.
         by_copy = size == 2 and not (by_tma or swap or p.grouped or p.promote) and p.out.strides[2] == 1
-        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p))):
+        turned = swap and _turns(p)
+        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16))):
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
             # Boxes of a store by TMA are half a swizzle wide, or whole ones.
             boxes = by_tma and (tile[1] % (LINE // size) == 0 or tile[1] > LINE // size)
             store = "copy" if by_copy else "direct"
-            store = "tma" if boxes and tile[0] >= TENSOR_STORE_ROWS[size] else store
+            store = "tma" if turned or (boxes and tile[0] >= TENSOR_STORE_ROWS[size]) else store
             whole_boxes = tile[1] % 64 == 0 or p.rhs_major == "row"
             if not whole_boxes:
                 continue
@@ -190,8 +195,17 @@ def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on:
     """The stages that shared memory has room for."""
     staged = tile[0] * tile[1] * p.out.dtype.bytes
     staging = {"tma": min(staged, STAGING), "copy": staged}.get(store, 0)
+    if store == "tma" and by_columns(p):
+        staging = min(staged, TURNED * tile[0] * p.out.dtype.bytes) + SPARE
     room = on.shared - _reserved(p, tile, groups) - staging
     return min(PROMOTED_RING if p.promote else LARGEST_RING, room // _stage(p, tile))
+
+
+def _turns(p: Problem) -> bool:
+    """Whether the transpose of a tile of the transposed product can be made on its way through shared memory."""
+    size = p.out.dtype.bytes
+    whole = size == 2 and p.out.shape[1] * size % 16 == 0 and aligned(transposed(p.out))
+    return whole and not p.grouped and p.epilogue.addend != "out"
 
 
 def _splits(tiles: int, parts: int, sms: int) -> list[int]:
@@ -200,14 +214,14 @@ def _splits(tiles: int, parts: int, sms: int) -> list[int]:
     return [x for x in found if x in (1, found[-1]) or 3 * tiles * x >= sms]
 
 
-def _fitted(p: Problem) -> Iterator[tuple[tuple[int, int, int], int]]:
+def _fitted(p: Problem, unit: int) -> Iterator[tuple[tuple[int, int, int], int]]:
     """Tiles of all columns, or of a half or a third of them, where these are few: TMA takes its time for each row
-    beyond the edge, too."""
+    beyond the edge, too.  More than 32 are in multiples of ``unit``."""
     if p.grouped:
         return
     for parts in (1, 2, 3):
         columns = cdiv(max(p.shape[1], 1), parts)
-        wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, 16) * 16
+        wide = cdiv(columns, 8) * 8 if columns <= 32 else cdiv(columns, unit) * unit
         if wide <= WIDEST_FITTED and (parts == 1 or wide >= NARROWEST_PART):
             yield from (((64, wide, 128), 1), ((64, wide, 64), 1), ((128, wide, 64), 2))
             yield ((192, wide, 64), 3)

@@ -83,7 +83,7 @@ def product_of_tiles(
     offsets: tm.Global["s32", "OFFSETS"],
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
-    out: tm.Global["TO", "OUT", "M", "N"],
+    out: tm.Global["TO", "OUT", "OUT0", "OUT1"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -92,7 +92,7 @@ def product_of_tiles(
     # Dimensions of the arrays, and which of them are contiguous.
     LHS_BATCH="B", RHS_BATCH="B", LHS0="M", LHS1="K", RHS0="N", RHS1="K", LHS="row", RHS="row",
     SL_BATCH=1, SL0=1, SL1=1, SR_BATCH=1, SR0=1, SR1=1, OFFSETS=1, C0="M", C1="N", BIAS_BATCH=1,
-    BIAS="N", OUT="B",
+    BIAS="N", OUT="B", OUT0="M", OUT1="N",
     # The plan.
     WARP_M=64, TILE_N=128, TILE_K=64, GROUPS=2, RASTER=8, GRID=0, SPLIT=1, STORE="direct",
     EARLY=False, SCALE_LHS="", SCALE_RHS="", PROMOTE=False, GROUPED="",
@@ -102,13 +102,16 @@ def product_of_tiles(
     """out[b] = activation(alpha * lhs[b] x rhs[b] + beta * c[b] + bias); see `ops.matmul`.
 
     With SPLIT > 1, out[batch * SPLIT + part] is the product over one slice of K.  RASTER: the order of the blocks
-    (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, or "direct".  EARLY: the inputs of the
-    epilogue are read before the sum, and arrive meanwhile.  SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.
-    PROMOTE: each step of K is summed apart and added in f32.  GROUPED: "rows" of lhs and the result, or "columns"
-    (rows of rhs, columns of the result), are divided by ``offsets`` into groups, each with its matrix of the other
-    operand.  GRID: the blocks that compute groups, one tile after another; 0: a block for each tile.
+    (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, "turned", the same for ``out`` of
+    [batch, N, M], or "direct".  EARLY: the inputs of the epilogue are read before the sum, and arrive meanwhile.
+    SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.  PROMOTE: each step of K is summed apart and added in f32.
+    GROUPED: "rows" of lhs and the result, or "columns" (rows of rhs, columns of the result), are divided by
+    ``offsets`` into groups, each with its matrix of the other operand.  GRID: the blocks that compute groups, one
+    tile after another; 0: a block for each tile.
     """
     M, N = out.shape[1], out.shape[2]
+    if STORE == "turned":
+        M, N = N, M
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     left, right = Scale(scale_lhs, SCALE_LHS, SL_BATCH != 1), Scale(scale_rhs, SCALE_RHS, SR_BATCH != 1)
@@ -119,6 +122,8 @@ def product_of_tiles(
         """Compute the tile ``at``, if ``some``, from these rows of the operands on."""
         if STORE == "tma":
             out_s = shared(TO, TILE_M, TILE_N)
+        elif STORE == "turned":
+            out_s = shared(TO, TILE_N, TILE_M)
         inputs = Inputs(epilogue, GROUPS, WARP_M, TILE_N)
         if EARLY:
             inputs.read(at)
@@ -137,11 +142,15 @@ def product_of_tiles(
             done = epilogue.finished(mc, mine, preloaded)
             if STORE == "tma":
                 mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
+            elif STORE == "turned":
+                mma.store(done, out_s.subspan(TILE_N, WARP_M).at(0, p), transp=True)
             else:
                 there = out.view(1, WARP_M, TILE_N).from_(at.batch * SPLIT + part, mine.row, mine.column).sqz()
                 mma.store(done, there, rows=mine.rows, columns=mine.columns)
         if STORE == "tma":
             dma.copy(out_s, out.view(1, TILE_M, TILE_N).from_(at.batch, at.row, at.column).sqz())
+        elif STORE == "turned":
+            dma.copy(out_s, out.view(1, TILE_N, TILE_M).from_(at.batch, at.column, at.row).sqz())
 
     if GROUPED == "" and RASTER == 0:
         for z, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):

@@ -46,6 +46,11 @@ def transposed_product(problem: Problem) -> Problem:
 _OTHER_AXIS: dict[str, Literal["", "rows", "columns"]] = {"": "", "rows": "columns", "columns": "rows"}
 
 
+def by_columns(problem: Problem) -> bool:
+    """Whether the result is column-major."""
+    return problem.out.strides[2] != 1 and problem.out.strides[1] == 1
+
+
 def must_transpose(p: Problem, name: str) -> bool:
     """Whether the pipelined kernel needs K contiguous in an operand, "lhs" or "rhs", that has it otherwise.
 

@@ -93,7 +93,7 @@ def matmul_by_hand(
     offsets: tm.Global["s32", "OFFSETS"],
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
-    out: tm.Global["TO", "OUT", "M", "N"],
+    out: tm.Global["TO", "OUT", "OUT0", "OUT1"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -102,7 +102,7 @@ def matmul_by_hand(
     # Dimensions of the arrays, and which of them are contiguous.
     LHS_BATCH="B", RHS_BATCH="B", LHS0="M", LHS1="K", RHS0="N", RHS1="K", LHS="row", RHS="row",
     SL_BATCH=1, SL0=1, SL1=1, SR_BATCH=1, SR0=1, SR1=1, OFFSETS=1, C0="M", C1="N", BIAS_BATCH=1,
-    BIAS="N", OUT="B",
+    BIAS="N", OUT="B", OUT0="M", OUT1="N",
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma",
@@ -115,13 +115,15 @@ def matmul_by_hand(
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
     cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
-    STORE: through shared memory by "tma" or by a "copy", or "direct".  RING_LHS, RING_RHS: the scales of a step
-    arrive with its tiles.  ONCE: there are no more tasks than GRID.  BACK: the number of working blocks is chosen
-    such that every pass over the grid has the same number of tasks; every other group of tiles is traversed from
-    right to left, and every other pass from the end of K, so that the data read last are read again while the L2
-    cache has them.
+    STORE: through shared memory by "tma" or by a "copy", by TMA to ``out`` of [batch, N, M] ("turned"), or
+    "direct".  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more tasks than
+    GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same number of
+    tasks; every other group of tiles is traversed from right to left, and every other pass from the end of K, so
+    that the data read last are read again while the L2 cache has them.
     """
     M, N = out.shape[1], out.shape[2]
+    if STORE == "turned":
+        M, N = N, M
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
@@ -152,7 +154,9 @@ def matmul_by_hand(
         b = Operand(
             rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED
         )
-        if STORE != "direct":
+        if STORE == "turned":
+            out_s = shared(TO, TILE_N // PARTED, TILE_M)
+        elif STORE != "direct":
             out_s = shared(TO, TILE_M, TILE_N // PARTED)
         if ALONG == "columns":
             bias_s = shared(TB, GROUPS, TILE_N)
@@ -233,8 +237,12 @@ def matmul_by_hand(
                 else:
                     batch, part, m, n = task
                     row, column = (m * CLUSTER_M + down) * GROUPS + part_m, n * CLUSTER_N + across
-                    place = batch * SPLIT + part, row, column * PARTED + piece
-                    there, some = out.subspan(1, WARP_M, width).at(*place).sqz(), {}
+                    if STORE == "turned":
+                        there = out.subspan(1, width, WARP_M).at(batch, column * PARTED + piece, row).sqz()
+                    else:
+                        place = batch * SPLIT + part, row, column * PARTED + piece
+                        there = out.subspan(1, WARP_M, width).at(*place).sqz()
+                    some = {}
                 if STORE == "direct":
                     mma.store(done, there, **some)
                 elif GROUPED:
@@ -248,9 +256,12 @@ def matmul_by_hand(
 
         def store_whole(done: Any, there: Any, part_m: Any) -> None:
             """Store a tile through shared memory."""
-            staged = out_s.subspan(*done.shape).at(part_m, 0)
-            mma.store(done, staged)
-            if STORE == "tma":
+            if STORE == "turned":
+                staged = out_s.subspan(*done.shape[::-1]).at(0, part_m)
+            else:
+                staged = out_s.subspan(*done.shape).at(part_m, 0)
+            mma.store(done, staged, transp=STORE == "turned")
+            if STORE != "copy":
                 tma.copy(staged, there)
                 return
             # Of a power of two of columns: threads find their elements without a division.

@@ -160,9 +160,9 @@ CLUSTER, CLUSTER_OF_LINES, SHARING = 2.7e-06, 3e-07, 0.025
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # The same of a tile here: before its first step, and to store a byte by TMA, by a copy from shared memory, and
 # from registers.
-START, STORED, COPIED, DIRECT = 3.2e-07, 1.9e-11, 4e-11, 6e-11
+START, STORED, COPIED, DIRECT = 2.5e-07, 1.9e-11, 4e-11, 6.3e-11
 # Adding parts: a launch, and bytes a second.
-ADD, ADD_RATE = 1.5e-06, 5050000000000.0
+ADD, ADD_RATE = 1.9e-06, 3540000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
 SCATTERED = 20e-12
 # Shared memory: bytes a clock.  Reserved besides the ring: the staging buffers of the result, the events, and at
@@ -178,20 +178,20 @@ BOOST = 0.2
 # The L2 cache has two partitions.  An operand too large for it that distant blocks read at the same time crosses
 # between them, at this share of the cost of reading it from memory; of split products, whose tiles are few, at the
 # second.
-CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.22, 0.358, 0.21
+CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.13, 0.358, 0.012
 # Bytes in flight that saturate memory, and the number above which further ones slow memory down.
-FLIGHT, MOST_FLIGHT = 7700000.0, 14.5e6
+FLIGHT, MOST_FLIGHT = 8.3e6, 14.5e6
 # Nanoseconds that TMA takes in one SM for a line from memory, from the L2 cache, and of zeros beyond an edge,
 # while the SM beside it works too; the share of that time where it does not.
-FROM_MEMORY, FROM_CACHE, FILLED = 2.66, 0.4, 5.15
-LONE = 0.7
+FROM_MEMORY, FROM_CACHE, FILLED = 2.8, 0.1, 5.5
+LONE = 0.4
 # How much longer a step takes at most if the ring is short; bytes along K of a ring that is not.
-SHORT, DEEP = 0.43, 512
+SHORT, DEEP = 0.67, 512
 # Steps of tiles of so many elements, whose rows fill lines, last so long that the three stages beside a whole
 # staged tile suffice.
 LASTING = 32768
 # How much longer TMA takes for each stage less than these.
-SHALLOW, FEW = 0.35, 4
+SHALLOW, FEW = 0.66, 4
 # Copying to aligned memory, one launch for both operands, reads and writes at this share of the memory's rate.
 PACKING = 0.68
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.

@@ -12,7 +12,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
-from tilemma.ops.operand_layouts import far_scales, must_transpose, transposed, transposed_product
+from tilemma.ops.operand_layouts import by_columns, far_scales, must_transpose, transposed, transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.runtime.arrays import ArrayRef
@@ -88,11 +88,6 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         unit = 128 // x.dtype.bytes
         found[name] = ((batch, rows, -(-columns // unit) * unit), _stored(x))
     return found
-
-
-def by_columns(problem: Problem) -> bool:
-    """Whether the result is column-major."""
-    return problem.out.strides[2] != 1 and problem.out.strides[1] == 1
 
 
 def steps(problem: Problem, plan: Plan, work: Mapping[str, ArrayRef] | None = None) -> Iterator[Step]:
@@ -222,8 +217,11 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
     if "partial" not in work:
-        given = (*operands, *scales, groups, c, bias, out)
         constants = {**product, **_epilogue(problem, c[0], bias[0], out[0])}
+        if plan.store == "tma" and by_columns(problem):
+            out = transposed(out[0]), out[1]
+            constants |= {"STORE": "turned", "OUT0": "N", "OUT1": "M"}
+        given = (*operands, *scales, groups, c, bias, out)
         yield _step(_kernel(problem, plan), given, scalars, constants)
         return
     from tilemma.ops.pipelined import add_parts

@@ -122,6 +122,8 @@ class Lowering:
     rotating: dict[str, Reg] = field(default_factory=dict)
     value_numbers: ValueNumbering = field(default_factory=ValueNumbering)
     cluster: Cluster | None = None
+    # Blocks for which a multiprocessor has registers.
+    min_blocks: int = 1
     # The predicate of the elected thread in a role that one thread executes; whether roles use setmaxnreg.
     solo: Reg | None = None
     reallocates: bool = False

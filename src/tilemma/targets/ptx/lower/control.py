@@ -337,8 +337,8 @@ def _role(lo: Lowering, op: tile.InThreads) -> None:
 
 
 def entry_registers(lo: Lowering) -> int:
-    """Registers of a thread at kernel entry, as ptxas allocates them under `.maxntid` and `.minnctapersm 1`."""
-    return min(255, 64 * 1024 // lo.threads) // 8 * 8
+    """Registers of a thread at kernel entry, as ptxas allocates them under `.maxntid` and `.minnctapersm`."""
+    return min(255, 64 * 1024 // (lo.threads * lo.min_blocks)) // 8 * 8
 
 
 # ---- mutable scalars -------------------------------------------------------------------------------------

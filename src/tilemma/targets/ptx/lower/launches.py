@@ -69,6 +69,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     indices = op.indices if cluster is None else (*cluster.indices, *op.indices)
     lo = Lowering(kernel, arch, threads, tuple(i.extent for i in indices))
     lo.e.span = op.span
+    lo.min_blocks = op.min_blocks or 1
     if cluster is None:
         bind_blocks(lo, op.indices)
     else:

@@ -10,7 +10,8 @@ pieces::
 
 Pieces are as wide as the widest swizzle; the columns that remain are pieces of narrower ones, with buffers of
 their own.  A tile of 144 columns of 16 bits would otherwise have nine boxes of 32 bytes a row, each a request of
-its own to the L2 cache.
+its own to the L2 cache.  The columns of an accumulator whose transpose is stored are rows of the buffer, and are
+cut only where the buffer does not fit.
 """
 
 from __future__ import annotations
@@ -36,15 +37,19 @@ NARROWER = (64, 32, 16)
 LEAST = 32
 # Bytes after which a swizzle repeats.
 PERIOD = 1024
+# Columns of an accumulator in a piece of its transpose.
+TURNED = 32
 
 
 @record
 class _Staged:
-    """A staging buffer, its rows, and the columns of each piece, the widest first."""
+    """A staging buffer, its rows, and the columns of each piece, the widest first; or, cut along ``axis`` 0, its
+    columns and the rows of each piece."""
 
     alloc: Alloc
     rows: int
     widths: tuple[int, ...]
+    axis: int = 1
 
     def bytes(self, width: int) -> int:
         """Bytes of a piece of ``width`` columns."""
@@ -71,7 +76,8 @@ class _Staged:
         for width in dict.fromkeys(self.widths):
             name = b.name if width == self.widths[0] else f"{b.name}.{width}"
             copies = slots if width == self.widths[0] else 1
-            found[width] = Buffer(name, b.dtype, (const(self.rows), const(width)), Space.SHARED, copies)
+            shape = (self.rows, width) if self.axis else (width, self.rows)
+            found[width] = Buffer(name, b.dtype, tuple(map(const, shape)), Space.SHARED, copies)
         return found
 
 
@@ -93,7 +99,7 @@ class StageThroughShared:
         for alloc in sorted(allocs, key=lambda a: -_bytes(a.buffer)):
             room = limit - (total - _bytes(alloc.buffer)) - (_gaps(allocs, body) if total > limit else 0)
             staged = next((x for x in _cuts(alloc, body) if x.slots(room)), None)
-            if staged is None or (total <= limit and staged.equal == len(staged.widths)):
+            if staged is None or (total <= limit and (not staged.axis or staged.equal == len(staged.widths))):
                 continue
             slots = staged.slots(room)
             text = f"staged through {slots} pieces of {staged.rows}x{staged.widths[0]}"
@@ -130,27 +136,34 @@ def _cuts(alloc: Alloc, body: Body) -> list[_Staged]:
     shape = [value_of(e) for e in b.shape]
     if len(shape) != 2 or None in shape or b.copies or alloc.init is not None:
         return []
-    rows, columns = (n or 0 for n in shape)
+    extents = [n or 0 for n in shape]
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
     pairs = _pairs(body, b.name)
     uses = Counter(v.base.name for op in walk(body) for v in touched(op))
     if not pairs or uses[b.name] != 2 * len(pairs):
         return []
+    axis = 0 if pairs[0][0].transpose else 1
     for store, copy in pairs:
         plan = plans.get(store.fragment.name)
-        whole = store.dst.axes[-1]
+        whole = store.dst.axes[axis]
         if (
             plan is None
             or plan.grid[1] != 1
-            or store.transpose
+            or store.transpose != (axis == 0)
             or store.rows is not None
             or store.columns is not None
         ):
             return []
-        if value_of(whole.extent) != columns or whole.dim != 1 or value_of(store.dst.offsets[1]) != 0:
+        cut = extents[axis]
+        if value_of(whole.extent) != cut or whole.dim != axis or value_of(store.dst.offsets[axis]) != 0:
             return []
-        if len(copy.dst.axes) != 2 or value_of(copy.dst.axes[1].extent) != columns:
+        if len(copy.dst.axes) != 2 or value_of(copy.dst.axes[axis].extent) != cut:
             return []
+    rows, columns = extents
+    if axis == 0:
+        left = rows % TURNED
+        pieces = (TURNED,) * (rows // TURNED) + (left,) * (left > 0)
+        return [_Staged(alloc, columns, pieces, 0)] if len(pieces) > 1 else []
     bits = b.dtype.bits
     ways = dict.fromkeys(_widths(columns * bits // 8, most, alloc.swizzle) for most in (PIECE_BYTES, *NARROWER))
     return [_Staged(alloc, rows, tuple(n * 8 // bits for n in x)) for x in ways if len(x) > 1]
@@ -202,13 +215,14 @@ def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
             bits = op.buffer.dtype.bits
             for width, room in rooms.items():
                 row = width * bits // 8
-                out.append(replace(op, buffer=room, swizzle=row if row >= LEAST else 0))
+                swizzle = (row if row >= LEAST else 0) if staged.axis else op.swizzle
+                out.append(replace(op, buffer=room, swizzle=swizzle))
         elif _is_pair(op, after, name):
             assert isinstance(op, Store) and isinstance(after, Copy)
             first = 0
             for j, width in enumerate(staged.widths):
                 slot = j if width == staged.widths[0] else 0
-                out += _piece(op, after, rooms[width], slot, first, width)
+                out += _piece(op, after, rooms[width], slot, (staged.axis, first, width))
                 first += width
             skip = True
         else:
@@ -216,10 +230,14 @@ def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
     return tuple(out)
 
 
-def _piece(store: Store, copy: Copy, room: Buffer, slot: int, first: int, width: int) -> list[Op]:
-    old = store.dst
-    axes = (*old.axes[:-1], Axis(1, const(width)))
-    view = View(room, old.offsets, axes, const(slot % room.copies))
-    there = copy.dst.shift(1, first)
-    there = replace(there, axes=(there.axes[0], replace(there.axes[1], extent=const(width))))
+def _piece(store: Store, copy: Copy, room: Buffer, slot: int, part: tuple[int, int, int]) -> list[Op]:
+    """Store and copy of a part (axis, first, width) of a tile."""
+    axis, first, width = part
+
+    def cut(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(replace(x, extent=const(width)) if i == axis else x for i, x in enumerate(axes))
+
+    view = View(room, store.dst.offsets, cut(store.dst.axes), const(slot % room.copies))
+    there = copy.dst.shift(axis, first)
+    there = replace(there, axes=cut(there.axes))
     return [replace(store, dst=view, part=(first, width)), replace(copy, src=view, dst=there, swizzle=None)]
