@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from tilemma.forking import cached_property
@@ -41,8 +42,8 @@ class Problem:
         written = {
             ins.operands[0] for ins in self.listing if ins.operands and isinstance(ins.operands[0], Register)
         }
-        text = self.listing.text
-        return frozenset(r for r in written if len(re.findall(rf"{re.escape(str(r))}\b", text)) == 1)
+        count = Counter(re.findall(r"[%$\w]+", self.listing.text))
+        return frozenset(r for r in written if count[str(r)] == 1)
 
     def places(self) -> list[Position]:
         return self.flow.between(self.first, self.second)
