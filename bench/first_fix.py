@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from cuda_cases import CASES as CUDA
+from engine_cases import CASES as ENGINES
 from feature_cases import CASES as FEATURES
 from triton_model_cases import CASES as TRITON
 
@@ -40,7 +41,7 @@ from tilemma.machine.run import Job
 
 ROOT = Path(__file__).resolve().parents[1]
 PTX = ROOT / "tests" / "machine" / "corpus" / "ptx"
-CASES = {c.name: c for c in [*CUDA, *FEATURES, *TRITON]}
+CASES = {c.name: c for c in [*CUDA, *FEATURES, *ENGINES, *TRITON]}
 SCHEDULES = 20
 
 

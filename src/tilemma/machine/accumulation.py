@@ -123,6 +123,10 @@ def check_step(w: Any, ins: Instruction, before: list[Product], k: int, here: Pr
         if step == other != 0 or (step == 0 and other == k and slice_.more):
             return report(letter, f"{since(last)}, it has gone to other rows, and {step} columns of K further")
         return [here]
+    for letter, now, then in (("A", a, last.a), ("B", b, last.b)):
+        mine, theirs = now.contraction.rows, then.contraction.rows
+        if mine and theirs and mine != theirs:
+            return report(letter, f"{since(last)}, from the same first row on, it has other rows")
     # The slices of a tile may be taken in any order, each with one of the other operand.
     for product in before:
         step_a, step_b = a.step_from(product.a)[0], b.step_from(product.b)[0]

@@ -255,6 +255,8 @@ class Contraction:
     first: tuple[int, ...] | None = None
     # The steps of the index from column to column, as bytes; empty where an index is unknown.
     steps: bytes = b""
+    # The addresses of the rows relative to the first; empty where they are unknown.
+    rows: bytes = b""
 
 
 def check_tile(w: Any, ins: Any, letter: str, origin: Any) -> Contraction | None:
@@ -323,7 +325,8 @@ def _separate(allocation: Allocation, row: Any, column: Any) -> Contraction | No
     if found is None or len(set(found.tolist())) < len(found):
         return None
     first = tuple(int(x[0]) for x in indices)
-    return Contraction(allocation, found, along, first, (found - found[0]).tobytes())
+    steps, rows = (found - found[0]).tobytes(), (column - column[0]).tobytes()
+    return Contraction(allocation, found, along, first, steps, rows)
 
 
 def _varies(index: Any) -> bool:

@@ -219,6 +219,8 @@ class Warp:
         self.global_fence: Any = None
         # The last phase of the cluster barrier that the warp arrived at.
         self.cluster_phase = -1
+        # Lanes that have waited since the last arrival.
+        self.cluster_waited = 0
         # wgmma: registers an unfinished group uses -> its issue; registers touched since the last fence.
         self._in_flight: dict[int, Any] = {}
         self.touched: dict[int, Any] = {}

@@ -25,6 +25,7 @@ CUDA = [
     ("language", "", ()),
     ("library", "", ()),
     ("features", "", ()),
+    ("engines", "", ()),
     ("basics", "_lines", ("-lineinfo",)),
     ("matrix", "_lines", ("-lineinfo",)),
     ("language", "_debug", ("-G",)),

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import cuda_cases
+import engine_cases
 import feature_cases
 import library_cases
 import numpy as np
@@ -17,7 +18,7 @@ from triton_model_cases import CASES as TRITON
 from tilemma import machine
 
 PTX = Path(__file__).with_name("ptx")
-CUDA = [*cuda_cases.CASES, *library_cases.CASES, *feature_cases.CASES]
+CUDA = [*cuda_cases.CASES, *library_cases.CASES, *feature_cases.CASES, *engine_cases.CASES]
 CASES = [*CUDA, *TRITON, *TILELANG]
 # A fixed tenth of each compiler's kernels; the others are run by night.
 CHOSEN = {c.name for cases in (CUDA, TRITON, TILELANG) for c in cases[::10]}

@@ -117,6 +117,86 @@ PLANTED = {
         r"\1, 0x2;",
         "tensor-map-inadmissible",
     ),
+    "stores to shared memory not fenced before TMA": (
+        "engines-specialised",
+        r"fence\.proxy\.async\.shared::cta;",
+        "",
+        "missing-proxy-fence",
+    ),
+    "a slot released before its products are complete": (
+        "engines-specialised",
+        r"wgmma\.wait_group\.sync\.aligned 0;",
+        "",
+        "overwrite-in-flight",
+    ),
+    "rows of a descriptor too far apart": (
+        "engines-specialised",
+        r"(or\.b64\s+%rd6, %rd14), 4611686293305360384;",
+        r"\1, 4611686568183267328;",
+        "operand-layout",
+    ),
+    "registers that the pool does not have": (
+        "engines-specialised",
+        r"setmaxnreg\.inc\.sync\.aligned\.u32 232",
+        "setmaxnreg.inc.sync.aligned.u32 248",
+        "setmaxnreg-pool",
+    ),
+    "a lock read without acquire": (
+        "engines-quantised",
+        r"ld\.global\.acquire\.gpu",
+        "ld.global.relaxed.gpu",
+        "race",
+    ),
+    "a lock passed on without release": (
+        "engines-quantised",
+        r"red\.release\.gpu",
+        "red.relaxed.gpu",
+        "race",
+    ),
+    "a stage of cp.async too many pending": (
+        "engines-quantised",
+        r"cp\.async\.wait_group 1;",
+        "cp.async.wait_group 2;",
+        "read-before-arrival",
+    ),
+    "a turn that is not passed on": ("engines-ping_pong", r"bar\.arrive 2, 256;", "", "deadlock"),
+    "a ring entry read after its release": (
+        "engines-scheduler",
+        r"(ld\.shared\.u32\s+[^;]*;)((?:[^;]*;){1,4}?[^;]*mbarrier\.arrive[^;]*;)",
+        r"\2 \1",
+        "race",
+    ),
+    "a second wait for a cluster barrier": (
+        "engines-ring_sum",
+        r"(?s)(mbarrier\.try_wait.*?)barrier\.cluster\.arrive;",
+        r"\1",
+        "barrier-count",
+    ),
+    "a slot of a pair released too early": (
+        "engines-pair_copy",
+        r"bar\.sync\s+0;",
+        "",
+        "read-before-arrival",
+    ),
+    "results of a transform read without a warp barrier": (
+        "engines-fourier",
+        r"bar\.warp\.sync\s+-1;",
+        "",
+        "race",
+    ),
+    "offsets of another lane": ("engines-route", r"bar\.warp\.sync\s+-1;", "", "race"),
+    "a count that is cleared while it is read": (
+        "engines-largest",
+        r"(?s)(atom\.shared.*?bar\.sync\s+0;.*?)bar\.sync\s+0;",
+        r"\1",
+        "race",
+    ),
+    "slices added before they are complete": (
+        "engines-stream_k",
+        r"atom\.add\.acq_rel\.gpu|atom\.acq_rel\.gpu\.global\.add|atom\.add\.acq_rel\.gpu\.u32",
+        "atom.add.relaxed.gpu",
+        "race",
+    ),
 }
 
 

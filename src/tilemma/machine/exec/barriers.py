@@ -234,6 +234,7 @@ def cluster_barrier(d: Decoder) -> None:
                 cluster.barrier_message.merge(message)
         cluster.barrier_arrived.add(key)
         w.cluster_phase = cluster.barrier_phase
+        w.cluster_waited = 0
         _cluster_complete(cluster)
 
     def wait_there(f: Frame, m: Any) -> Any:
@@ -242,7 +243,13 @@ def cluster_barrier(d: Decoder) -> None:
             aligned.whole_warp(f, ins, m)
         if w.cluster_phase < 0:
             w.report(BarrierCount, ins, barrier="cluster", what="`wait` without an `arrive` before it", fatal=True)
+        lanes = sequential.bits(m)
+        if w.cluster_waited & lanes:
+            w.report(
+                BarrierCount, ins, barrier="cluster", what="a second `wait` for the same `arrive`", fatal=True
+            )
         if cluster.barrier_phase > w.cluster_phase:
+            w.cluster_waited |= lanes
             if cluster.barrier_done is not None:
                 cluster.clocks.acquire(w.rows_of(m), cluster.barrier_done)
             return None
