@@ -105,6 +105,10 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         replace(SMALL, tile=(128, 256, 128), groups=2, grid=1, store="tma"),
         call("scaled_matmul", (136, 512, 272), (E4, E4), "bf16", "blocks"),
     ),
+    "blocks in wide tiles of a pair": (
+        replace(SMALL, tile=(128, 256, 128), groups=2, grid=1, store="tma", cluster=(2, 1)),
+        call("scaled_matmul", (136, 512, 272), (E4, E4), "bf16", "blocks"),
+    ),
     "blocks whose scales are read from memory": (
         SMALL,
         call("scaled_matmul", (73, 144, 272), (E4, E4), "bf16", "blocks"),
@@ -151,7 +155,7 @@ def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # A tile with two blocks of scales, and one whose last rows are the next group's: the plain text has neither.
-BY_HAND = "blocks in a wide tile", "groups stored by tma"
+BY_HAND = "blocks in a wide tile", "blocks in wide tiles of a pair", "groups stored by tma"
 
 
 @pytest.mark.slow

@@ -289,6 +289,22 @@ def test_a_result_that_is_its_own_addend_is_stored_from_registers() -> None:
     assert {x.store for x in candidates(own, H200) if x.swap} == {"direct"}
 
 
+@pytest.mark.parametrize("columns", [19200, 27392, 28672])
+def test_few_rows_leave_no_round_half_empty(columns: int) -> None:
+    """Memory has nothing to do for the SMs without a tile."""
+    p = problem(64, columns, 4096, "f8_e4m3")
+    p = replace(p, out=of(p.out, "bf16"))
+    chosen = ranked(p, H200)[0].plan
+    assert chosen.swap or tasks(p, chosen) % H200.sms == 0 or tasks(p, chosen) % H200.sms > 0.8 * H200.sms
+
+
+@pytest.mark.parametrize("size", [4096, 8192])
+def test_blocks_share_tiles_of_promoted_sums(size: int) -> None:
+    p = problem(size, size, size, "f8_e4m3")
+    chosen = ranked(replace(p, promote=True, out=of(p.out, "bf16")), H200)[0].plan
+    assert chosen.share and chosen.cluster != (1, 1)
+
+
 def test_the_cpu_gets_few_large_tiles() -> None:
     a, b = testing.random_array((700, 40), "f16", 0), testing.random_array((40, 9), "f16", 1)
     p = arguments.problem(Call(describe(a), describe(b)), describe(np.empty((700, 9), np.float16)), made=True)

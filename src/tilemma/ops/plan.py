@@ -141,10 +141,11 @@ def hardware(device: tuple[str, int]) -> Hardware:
 
 # Operations a clock and SM of exact f32, and of f64.
 SCALAR = 256.0
-# Products that are added to sums in a clock, beside the multiplications of another warpgroup or alone, and the
-# clocks for which a step waits for scales from memory.  At 4096^3 block scales cost 8 % more time than row scales
-# with tiles of 128x256, 13 % with 128x128, and 37 % if they do not come with the tiles.
-ADDED, ADDED_ALONE, FAR_SCALES = 300.0, 64.0, 150.0
+# Products that are added to sums in a clock, beside the multiplications of another warpgroup in tiles of two parts
+# and of one, or alone, and the clocks for which a step waits for scales from memory.  At 4096^3 block scales cost
+# 8 % more time than row scales with tiles of 128x256, 13 % with 128x128, and 37 % if they do not come with the
+# tiles.
+ADDED, ADDED_WHOLE, ADDED_ALONE, FAR_SCALES = 300.0, 220.0, 64.0, 150.0
 # Bytes a clock that cp.async writes and warps read again and again, in slots that arithmetic could use: by so much
 # f32 was slower with tiles of 64 x 64 than with 128 x 128.
 CARRIED = 35.0
@@ -156,6 +157,9 @@ ACROSS = 1.2
 # time that blocks which share tiles wait for each other.  Where rows start within lines, the blocks wait for the
 # L2 cache anyway: 1000^3 took 7.5 us with pairs that share, 8.8 us without.
 CLUSTER, CLUSTER_OF_LINES, SHARING = 2.7e-06, 3e-07, 0.025
+# The same where sums are promoted, which reads of shared memory slow down: at 4096^3 to 8192^3 sharing blocks were
+# 1 to 3 % faster.
+SHARING_PROMOTED = -0.035
 # A launch, filling the ring once, and a store of one byte of the result by one block, for products of other forms.
 LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # The same of a tile here: before its first step, and to store a byte by TMA, by a copy from shared memory, and
@@ -194,6 +198,9 @@ LASTING = 32768
 SHALLOW, FEW = 0.66, 4
 # Copying to aligned memory, one launch for both operands, reads and writes at this share of the memory's rate.
 PACKING = 0.68
+# How much longer memory takes at most for the last of several rounds, which leaves SMs out, of products that are
+# not swapped: 64x28672x4096 of e4m3 took 31.7 us in one round, 33.8 us in 1.7 and 41.6 us in 1.1.
+UNEVEN = 0.1
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
 ROOM = 0.85
 # A line of the L2 cache, which answers for one at a time.
@@ -241,7 +248,8 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
     tensor = 2.0 * rows * columns * depth / (on.tensor * 2 / size if p.on_tensor_cores else SCALAR)
     if p.promote:
         # Two warpgroups add in turns, while the other multiplies.
-        tensor += rows * columns / (ADDED if plan.groups > 1 else ADDED_ALONE)
+        added = ADDED_ALONE if plan.groups == 1 else ADDED if columns > BLOCK else ADDED_WHOLE
+        tensor += rows * columns / added
         scales = (("scale_lhs", p.left), ("scale_rhs", p.right))
         tensor += FAR_SCALES * sum(far_scales(x) and name not in plan.pack for name, x in scales)
     left, right = rows * depth * size, columns * depth * size
@@ -302,7 +310,9 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
     lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
     each *= lines * (1 + SHALLOW * max(0, FEW - plan.stages))
-    return max(moved / (on.memory * saturated), each)
+    counts = rounds > 1 and plan.split == 1 and not plan.swap
+    uneven = rounds * on.sms / tasks - 1 if counts else 0.0
+    return max(moved / (on.memory * saturated), each) * (1 + UNEVEN * uneven)
 
 
 def _parts(p: Problem, plan: Plan) -> float:
@@ -358,7 +368,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     seconds *= _parts(p, plan)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
-    seconds *= 1 + SHARING * (shares and not plan.back)
+    if shares and not plan.back:
+        seconds *= 1 + (SHARING_PROMOTED if p.promote else SHARING)
     seconds += (LAUNCH + (CLUSTER_OF_LINES if across else CLUSTER) * shares) * len(p.outer)
     if plan.split > 1:
         seconds += ADD + 2.0 * plan.split * batch * m * n * 4 / ADD_RATE
