@@ -12,7 +12,7 @@ import pytest
 
 from tilemma import ops
 from tilemma.errors import LaunchError
-from tilemma.ops import convolution, forms, plans, product, workspace
+from tilemma.ops import convolution, forms, launch_cache, plans, product, workspace
 from tilemma.ops.plan import Plan
 from tilemma.ops.refusals import ConvolutionExtent
 from tilemma.runtime import DeviceArray, cuda_device, cudadriver, zeroed
@@ -204,3 +204,12 @@ def test_counters_belong_to_the_stream_or_to_the_launch_in_a_graph(fake: FakeDri
     fake.capturing.clear()
     assert len({mine, *found}) == 3 and places(1) == [mine]
     assert fake.count("allocate_zeroed") == 1
+
+
+def test_a_number_in_the_place_of_an_array_has_no_key(fake: FakeDriver) -> None:
+    x = array(4, 4)
+    absent = launch_cache.key_of((x, x, *[None] * 6), ())
+    assert absent is not None
+    for number in (0, 2, 0.0, False):
+        assert launch_cache.key_of((x, x, None, None, None, number, None, None), ()) is None
+    assert launch_cache.key_of((x, x, *[None] * 6), ()) == absent

@@ -17,14 +17,20 @@ def register(function: str, compute: Callable[..., Any]) -> None:
     _DIFFERENTIABLE[function] = compute
 
 
+def are_recorded() -> bool:
+    """Whether torch is there and records gradients."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_grad_enabled()
+
+
 def differentiable(function: str, arrays: Mapping[str, Any]) -> Callable[..., Any] | None:
     """The function for a call on ``arrays`` of which torch expects a gradient; None if it expects none.
 
     Raises MatmulGradient where no such function is registered, or a result is given.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
+    if not are_recorded():
         return None
+    torch = sys.modules["torch"]
     for name, x in arrays.items():
         if getattr(x, "requires_grad", False) is True and isinstance(x, torch.Tensor):
             if function not in _DIFFERENTIABLE or arrays.get("out") is not None:

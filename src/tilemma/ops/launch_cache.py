@@ -94,6 +94,8 @@ def maker(like: ArrayRef, shape: tuple[int, ...], dtype: str) -> Make:
     return array
 
 
+# A number is no array, and has no address.
+_PROBES: dict[type, Callable[[Any], Hashable] | None] = {type(None): lambda _: 0}
 NAMES = ("a", "b", "c", "bias", "out", "scale_a", "scale_b", "offsets")
 
 
@@ -135,13 +137,9 @@ def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
 
     ``arrays`` are those of `NAMES`, None for an absent one.
     """
-    probe: Any = call_key(tuple([0 if x is None else x for x in arrays]))
+    probe = call_key(arrays, _PROBES)
     if probe is None:
         return None
-    for k in probe:
-        # A number has no address.
-        if k != 0 and not (type(k) is tuple and type(k[0]) is int):
-            return None
     try:
         hash(options)
     except TypeError:

@@ -132,15 +132,18 @@ def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], 
         _check_flag(rules.function, "tune", tune)
     if options[-1] is not True:
         _check_flag(rules.function, "fast", options[-1])
-    named = dict(zip(launch_cache.NAMES, arrays_, strict=True))
-    recorded = gradients.differentiable(rules.function, named)
-    if recorded is not None:
-        return recorded(**named, **dict(zip(_OPTIONS, options, strict=True)))
-    a, out = arrays_[0], arrays_[4]
-    # Scales that are numbers belong to the options.
-    scales = tuple([x if type(x) is float else None for x in arrays_[5:7]])
-    keyed = (*arrays_[:5], *[None if n is not None else x for n, x in zip(scales, arrays_[5:7], strict=True)])
-    key = launch_cache.key_of((*keyed, arrays_[7]), (rules.function, *options, tune, scales))
+    if gradients.are_recorded():
+        named = dict(zip(launch_cache.NAMES, arrays_, strict=True))
+        recorded = gradients.differentiable(rules.function, named)
+        if recorded is not None:
+            return recorded(**named, **dict(zip(_OPTIONS, options, strict=True)))
+    a, out, keyed, scales = arrays_[0], arrays_[4], arrays_, arrays_[5:7]
+    if scales[0] is not None or scales[1] is not None:
+        # Scales that are numbers belong to the options.
+        scales = tuple([x if type(x) is float else None for x in scales])
+        arrays_of_scales = [None if n is not None else x for n, x in zip(scales, arrays_[5:7], strict=True)]
+        keyed = (*arrays_[:5], *arrays_of_scales, arrays_[7])
+    key = launch_cache.key_of(keyed, (rules.function, *options, tune, scales))
     if key is not None:
         entry = _WARM.find(key)
         if entry is not None:

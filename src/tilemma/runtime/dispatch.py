@@ -57,17 +57,19 @@ def _new_probe(x: Any) -> Probe | None:
     return None
 
 
-def call_key(args: tuple[Any, ...]) -> Hashable | None:
-    """The key of a call with ``args``; None if an argument must be described again at each call."""
+def call_key(args: tuple[Any, ...], probes: dict[type, Probe | None] = _PROBES) -> Hashable | None:
+    """The key of a call with ``args``; None if an argument must be described again at each call.
+
+    ``probes``: those of types that are not of arrays; it is filled with those of arrays."""
     try:
-        return tuple([_PROBES[type(x)](x) for x in args])  # type: ignore[misc]
+        return tuple([probes[type(x)](x) for x in args])  # type: ignore[misc]
     except KeyError:
         for x in args:
-            if type(x) not in _PROBES:
-                _PROBES[type(x)] = _new_probe(x)
-        if any(_PROBES[type(x)] is None for x in args):
+            if type(x) not in probes:
+                probes[type(x)] = _new_probe(x)
+        if any(probes[type(x)] is None for x in args):
             return None
-        return call_key(args)
+        return call_key(args, probes)
     except Exception:  # an array without readable attributes: `describe` reports the reason
         return None
 
