@@ -15,9 +15,9 @@ from tilemma.errors import ToolError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.candidates import PIPELINED, candidates, choose, ranked
+from tilemma.ops.candidates import LEAST_RING, PIPELINED, candidates, choose, ranked
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import Hardware, Plan, estimate
+from tilemma.ops.plan import MOST_FLIGHT, Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
@@ -113,6 +113,20 @@ def test_tiles_of_few_rows_have_few_beyond_the_edge(rows: int) -> None:
     plan = ranked(problem(rows, 8192, 8192), H200)[0].plan
     along_m = plan.tile[1 if plan.swap else 0]
     assert -(-rows // along_m) * along_m - rows < 32
+
+
+@pytest.mark.parametrize("rows", [1, 24, 100, 200])
+def test_few_rows_keep_no_more_on_their_way_than_memory_takes(rows: int) -> None:
+    """More stages than a few wait in front of memory, and slow it down."""
+    p = problem(rows, 12288, 8192)
+    found = [x for x in candidates(p, H200) if x.swap and x.cluster == (1, 1) and x.split == 1]
+    assert found
+    for x in found:
+        beside = -(-rows // x.tile[1])
+        blocks = min(132, -(-12288 // x.tile[0]) * beside)
+        weights = x.stages * blocks / beside * x.tile[0] * x.tile[2] * 2
+        assert x.stages <= LEAST_RING or weights <= MOST_FLIGHT
+        assert x.stages >= LEAST_RING or (x.stages + 1) * sum(x.tile[:2]) * x.tile[2] * 2 > 0.8 * H200.shared
 
 
 def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:

@@ -28,6 +28,8 @@ from tilemma.ops.problem import Problem
 # Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
 LARGEST_RING = 8
+# Stages that few rows have in any case.
+LEAST_RING = 5
 # Columns of tiles of all columns, and of those whose warpgroups have the registers for an epilogue.
 WIDEST_FITTED, WIDEST_FINISHED = 248, 224
 # More columns and the pieces of a store do not fit beside the sums of 128 rows.
@@ -237,8 +239,11 @@ def _ring(p: Problem, plan: Plan, on: Hardware) -> int:
     (m, n, _), (rows, columns, depth) = p.shape, plan.tile
     if not plan.swap or p.grouped:
         return plan.stages
-    working = max(1, min(on.sms, cdiv(m, rows) * cdiv(n, columns) * plan.split * p.batch))
-    return min(plan.stages, max(2, int(MOST_FLIGHT // (working * rows * depth * p.lhs.dtype.bytes))))
+    beside = cdiv(n, columns)
+    working = max(1, min(on.sms, cdiv(m, rows) * beside * plan.split * p.batch))
+    # Tiles beside each other read the same weights.  The few rows come from the L2 cache: they count half.
+    step = working * (rows / beside + columns / 2) * depth * p.lhs.dtype.bytes
+    return min(plan.stages, max(LEAST_RING, int(MOST_FLIGHT // step)))
 
 
 def _stage(p: Problem, tile: tuple[int, int, int]) -> int:

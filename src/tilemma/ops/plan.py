@@ -184,7 +184,7 @@ BOOST = 0.2
 # second.
 CACHE, FAR, FAR_PARTS, FAR_SMALL = 25 << 20, 1.13, 0.358, 0.012
 # Bytes in flight that saturate memory, and the number above which further ones slow memory down.
-FLIGHT, MOST_FLIGHT = 8.3e6, 14.5e6
+FLIGHT, MOST_FLIGHT = 8.3e6, 13.9e6
 # Nanoseconds that TMA takes in one SM for a line from memory, from the L2 cache, and of zeros beyond an edge,
 # while the SM beside it works too; the share of that time where it does not.
 FROM_MEMORY, FROM_CACHE, FILLED = 2.8, 0.1, 5.5

@@ -44,7 +44,7 @@ TURNED = 32
 @record
 class _Staged:
     """A staging buffer, its rows, and the columns of each piece, the widest first; or, cut along ``axis`` 0, its
-    columns and the rows of each piece."""
+    columns and the rows of each piece, of which the last may be a part of a slot."""
 
     alloc: Alloc
     rows: int
@@ -57,8 +57,8 @@ class _Staged:
 
     @property
     def equal(self) -> int:
-        """The number of the widest pieces."""
-        return self.widths.count(self.widths[0])
+        """The number of the pieces that go through the ring: the widest."""
+        return self.widths.count(self.widths[0]) if self.axis else len(self.widths)
 
     @property
     def rest(self) -> int:
@@ -73,7 +73,7 @@ class _Staged:
         """The buffers of the pieces of each width: a ring of ``slots`` for the widest."""
         b = self.alloc.buffer
         found = {}
-        for width in dict.fromkeys(self.widths):
+        for width in dict.fromkeys(self.widths[: None if self.axis else 1]):
             name = b.name if width == self.widths[0] else f"{b.name}.{width}"
             copies = slots if width == self.widths[0] else 1
             shape = (self.rows, width) if self.axis else (width, self.rows)
@@ -221,8 +221,9 @@ def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
             assert isinstance(op, Store) and isinstance(after, Copy)
             first = 0
             for j, width in enumerate(staged.widths):
-                slot = j if width == staged.widths[0] else 0
-                out += _piece(op, after, rooms[width], slot, (staged.axis, first, width))
+                slot = j if j < staged.equal else 0
+                room = rooms.get(width, rooms[staged.widths[0]])
+                out += _piece(op, after, room, slot, (staged.axis, first, width))
                 first += width
             skip = True
         else:
