@@ -35,17 +35,17 @@ from tilemma.runtime.arrays import ArrayRef, describe, facts, stream_source
 ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
 # How many plans are measured, in how many rounds, or in so many seconds, but not in fewer rounds than these; the
 # rounds before the first that counts.
-MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.5, 5, 2
+MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.4, 5, 2
 # Seconds for compiling: plans that take longer are not measured.
-COMPILING = 1.1
+COMPILING = 0.8
 # At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
 COPIES, SPREAD, UNIT = 11, 96 << 20, 256
 # The L2 cache is emptied by a write of this many times its size.
 FLUSH = 4
 # Threads that wait for the assembler.
-WAITING = 3
+WAITING = 2
 # By how much another plan has to be faster than the model's.
-MARGIN = 0.02
+MARGIN = 0.03
 
 _winners: Bounded[str, Plan] = Bounded(1024)
 
