@@ -18,6 +18,7 @@ from tilemma.ir import walk
 from tilemma.ir.effects import assigned, declared, rotated, written_views
 from tilemma.ir.expr import Var, value_of
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Buffer, Level, Space
+from tilemma.passes.scope import block_threads
 from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Diverged, Frame
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference
@@ -124,12 +125,13 @@ def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     names = [i.name for i in op.indices]
     each = combinations(c, op)
     phases = [body(c, ops, Scope(BLOCK)) for ops in _phases(op.body)]
+    launched = block_threads(op)
 
     def started(f: Frame) -> Iterator[Frame]:
         host: Instance = f[INSTANCE]
         for number, combination in enumerate(each(f)):
             g = f.copy()
-            block = Block(host.block.pool, host.block.seed + number)
+            block = Block(host.block.pool, host.block.seed + number, launched)
             g[INSTANCE] = Instance(block, ALL_THREADS, None, tuple(zip(names, combination, strict=True)))
             for slot, value in zip(indices, combination, strict=True):
                 g[slot] = value

@@ -194,7 +194,8 @@ MAX_PENDING = 64
 class Transfer:
     """An asynchronous copy in flight; ``complete`` writes its data.  ``bulk``: a store by the copy engine, which
     bulk waits count.  ``others`` issue the same copy (equal ``what``): it runs once for all of them.
-    ``joint``: the copies of other lanes, for which a wait for this one waits too."""
+    ``joint``: the copies of other lanes, for which a wait for this one waits too.  ``shares``: the groups of those
+    parts of its threads that have closed one by themselves, ``awaited``: the parts whose groups are complete."""
 
     name: str
     owner: Threads
@@ -209,6 +210,8 @@ class Transfer:
     what: object = None
     others: list[Threads] = field(default_factory=list)
     joint: list[Transfer] = field(default_factory=list)
+    shares: dict[Threads, int] = field(default_factory=dict)
+    awaited: set[Threads] = field(default_factory=set)
 
     def complete(self) -> None:
         if not self.completed:
@@ -226,11 +229,17 @@ class Transfer:
                 x.then.append(lambda: ring.completed(slot))
 
 
-class Block:
-    """One CTA: its shared memory, the copies in flight, and the coroutines that execute it."""
+def _within(threads: Threads, others: Threads) -> bool:
+    (first, count), (start, total) = threads, others
+    return start <= first and first + count <= start + total
 
-    def __init__(self, pool: dict[str, Storage], seed: int) -> None:
-        self.pool = pool
+
+class Block:
+    """One CTA: its shared memory, the copies in flight, and the coroutines that execute it.  ``launched``: its
+    threads."""
+
+    def __init__(self, pool: dict[str, Storage], seed: int, launched: int = 32) -> None:
+        self.pool, self.launched = pool, launched
         self.fresh: set[str] = set()
         self.transfers: list[Transfer] = []
         self.rings: list[tuple[Ring, Span | None]] = []
@@ -281,20 +290,27 @@ class Block:
         return None
 
     def commit(self, owner: Threads) -> None:
-        """Close a group of copies of ``owner``."""
+        """Close a group of copies of ``owner``, and of its share in those of more threads."""
         for transfer in self.transfers:
             if transfer.owner == owner and transfer.group is None:
                 transfer.group = self.closed
+            elif transfer.group is None and _within(owner, transfer.owner):
+                transfer.shares.setdefault(owner, self.closed)
         self.groups.setdefault(owner, deque(maxlen=MAX_PENDING)).append(self.closed)
         self.closed += 1
 
     def wait_groups(self, threads: Threads, pending: int) -> None:
         """All but the newest ``pending`` groups that ``threads`` have closed, alone or among others, complete."""
-        first, count = threads
-        mine = {o for o in self.groups if o[0] <= first and first + count <= o[0] + o[1]}
+        mine = {o for o in self.groups if _within(threads, o)}
         newest = sorted(n for o in mine for n in self.groups[o])[-pending:] if pending else []
-        for transfer in [x for x in self.transfers if x.owner in mine and x.group is not None]:
-            if transfer.group not in newest:
+        for transfer in self.transfers:
+            if transfer.owner in mine and transfer.group is not None:
+                done = transfer.group not in newest
+            else:
+                shares = transfer.shares
+                transfer.awaited |= {o for o in mine if o in shares and shares[o] not in newest}
+                done = sum(n for _, n in transfer.awaited) >= min(transfer.owner[1], self.launched)
+            if done:
                 transfer.waited = True
                 transfer.complete()
         self.transfers = [x for x in self.transfers if not x.completed]

@@ -200,7 +200,8 @@ def test_rows_that_cp_async_cannot_copy() -> None:
     assert any("`a_s`, `b_s`" in d.text for d in decided({}, {"a": ArrayFacts(1, 4), "b": wide, "c": wide}))
 
 
-@pytest.mark.parametrize("seed", [3, 7, 11, 14])
+# Of the last two the waits of the loop inside order the copies of both.
+@pytest.mark.parametrize("seed", [3, 7, 11, 14, 170014, 170025])
 def test_random_kernels(seed: int) -> None:
     assert not pipelined.check(pipelined.generate(seed), schedules=2).failure
 
