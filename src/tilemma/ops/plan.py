@@ -199,8 +199,8 @@ LASTING = 32768
 SHALLOW, FEW = 0.66, 4
 # Copying to aligned memory, one launch for both operands, reads and writes at this share of the memory's rate.
 PACKING = 0.68
-# How much longer memory takes at most for the last of several rounds, which leaves SMs out, of products that are
-# not swapped: 64x28672x4096 of e4m3 took 31.7 us in one round, 33.8 us in 1.7 and 41.6 us in 1.1.
+# How much longer memory takes at most for the last of several rounds, which leaves SMs out: 64x28672x4096 of e4m3
+# took 31.7 us in one round, 33.8 us in 1.7 and 41.6 us in 1.1.
 UNEVEN = 0.1
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
 ROOM = 0.85
@@ -311,8 +311,7 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
     lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
     each *= lines * (1 + SHALLOW * max(0, FEW - plan.stages))
-    counts = rounds > 1 and plan.split == 1 and not plan.swap
-    uneven = rounds * on.sms / tasks - 1 if counts else 0.0
+    uneven = rounds * on.sms / tasks - 1 if rounds > 1 and plan.split == 1 else 0.0
     return max(moved / (on.memory * saturated), each) * (1 + UNEVEN * uneven)
 
 
