@@ -223,4 +223,4 @@ def test_what_the_kinds_do_not_have_is_refused() -> None:
         (f"{form} {regs}".replace("%i10, {0, 0}", "%i10, {0, 2}"), "sm_120a", "thread-id 2"),
     ):
         with pytest.raises(machine.HazardError, match=what):
-            execute(text, ["b32"] * 4, inputs, arch)
+            execute(text, ["b32"] * 4, inputs, arch, "8.7")

@@ -8,7 +8,7 @@ import pytest
 from tilemma import machine
 from tilemma.errors import TilemmaError
 
-TEXT = """.version 8.0
+TEXT = """.version 9.0
 .target {target}
 .address_size 64
 .visible .entry f(.param .u64 out)

@@ -45,6 +45,8 @@ class _Scope:
     def __init__(self, serial: int) -> None:
         self.serial = serial
         self.registers: dict[str, syntax.Register] = {}
+        # The names of registers and families that stand in declarations.
+        self.declared: set[str] = set()
         self.families: list[tuple[str, int, str]] = []
         self.vectors: dict[str, tuple[syntax.Register, ...]] = {}
         self.labels: dict[str, str] = {}
@@ -155,6 +157,8 @@ class BodyParser:
         self.operands.clear()
         variable = self.p.variable(False)
         unique = variable.name
+        if unique in self.scopes[-1].variables:
+            raise self.p.error(f"the variable `{unique}` is declared twice in this scope")
         if any(v.name == unique for v in self.variables):
             unique = f"{variable.name}@{self.scopes[-1].serial}"
         self.scopes[-1].variables[variable.name] = unique
@@ -197,7 +201,11 @@ class BodyParser:
         kind = p.register_type()
         scope = self.scopes[-1]
         while True:
-            name = p.word()
+            token, name = p.token, p.word()
+            families = (name.removeprefix(f) for f, count, _ in scope.families if name.startswith(f))
+            if name in scope.declared or any(rest.isdigit() for rest in families):
+                raise p.error(f"`{name}` is declared twice in this scope", token)
+            scope.declared.add(name)
             if vector:
                 parts = (self.new_register(f"{name}.{axis}", kind, scope) for axis in "xyzw"[:vector])
                 scope.vectors[name] = tuple(parts)

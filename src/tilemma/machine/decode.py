@@ -37,6 +37,11 @@ VIEW = {
 RAW = {"16": U16, "32": U32, "64": U64, "p": PRED}
 CLASS_BYTES = {"16": 2, "32": 4, "64": 8}
 
+_WIDE_SPECIAL = frozenset(("%clock64", "%globaltimer", "%current_graph_exec", "%gridid"))
+# Instructions with one address, whose state space they name; without one it is generic.
+_SPACED = frozenset(("ld", "ldu", "st", "atom", "red", "mbarrier"))
+_SPACES = frozenset(("global", "shared", "local", "const", "param"))
+
 _DECODERS: dict[str, Callable[[Decoder], None]] = {}
 
 
@@ -245,8 +250,11 @@ class Decoder:
             self._check_constant(operand, kind)
             return cls, self.program.constant(cls, immediate_bits(operand, kind))
         if isinstance(operand, syntax.Special):
+            self.check_special(operand, kind)
             return cls, self.program.special(cls, operand)
         if isinstance(operand, syntax.Symbol):
+            if kind[0] == "f":
+                self.bad(f"an address where .{kind} is read")
             return cls, self.program.constant(cls, self.symbol_value(operand))
         return self.bad(f"operand {operand} where a register or a constant is read")
 
@@ -290,6 +298,13 @@ class Decoder:
         if not operand_types.constant_fits(operand.kind, kind):
             forms = {"int": "an integer", "f32": "a constant of .f32", "f64": "a floating-point constant"}
             self.bad(f"{forms[operand.kind]} where .{kind} is read")
+
+    def check_special(self, operand: syntax.Special, kind: str) -> None:
+        """Refuse a predefined register as an operand of another size, or of a float."""
+        wide, bits = operand.name in _WIDE_SPECIAL, CLASS_BYTES.get(VIEW_CLASS[VIEW[kind]], 0) * 8
+        other = bits in (32, 64) and (bits == 64) != wide and operand.name != "%gridid"
+        if kind[0] == "f" or other:
+            self.bad(f"{operand.name} where .{kind} is read: it has the type .{'u64' if wide else 'u32'}")
 
     def check_vector(self, items: tuple[syntax.Operand, ...], kind: str, *, wider: bool) -> None:
         """`check_type` for the registers of a vector."""
@@ -344,6 +359,7 @@ class Decoder:
             self.check_type(base, f"u{cls}", wider=False)
             return AddressRow(RAW[cls], row, operand.offset)
         if isinstance(base, syntax.Symbol):
+            self._check_space(base)
             value = self.symbol_value(base) + operand.offset
             if self.is_parameter(base):
                 value += PARAM_WINDOW
@@ -351,6 +367,24 @@ class Decoder:
         if "local" not in self.mods:
             self.bad(f"the constant address {base.value:#x}; only .local has constant addresses")
         return AddressRow(U64, self.program.constant("64", base.value + operand.offset), 0)
+
+    def _check_space(self, base: syntax.Symbol) -> None:
+        """Refuse a variable of another state space than the instruction names."""
+        if self.parts[0] not in _SPACED:
+            return
+        program, name = self.program, base.name
+        variable = program.global_symbols.get(name)
+        if name in program.shared_offsets:
+            space = "shared"
+        elif variable is not None:
+            space = variable.space
+        elif self.is_parameter(base):
+            space = "param"
+        else:
+            return  # `.local`, or `.param` of a call
+        wanted = next((m.split("::")[0] for m in self.mods if m.split("::")[0] in _SPACES), "generic")
+        if wanted != space and (wanted != "generic" or space in ("param", "const")):
+            self.bad(f"`{name.split('@')[0]}` is in .{space}, the instruction is for {wanted} addresses")
 
     def coordinates(self, operand: syntax.Operand, rank: int) -> list[int]:
         """The rows of the ``rank`` coordinates of a tensor."""

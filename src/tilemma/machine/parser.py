@@ -25,6 +25,13 @@ _SPACES = {".shared", ".global", ".const", ".local", ".param"}
 # Types of textures, samplers and surfaces (PTX ISA, "Texture Sampler and Surface Types").
 _OPAQUE = {".texref", ".samplerref", ".surfref"}
 _POINTER_ATTRIBUTES = {".ptr", ".global", ".shared", ".const", ".local", ".align", ".param"}
+# The first version of PTX that has a target (PTX ISA, "Release Notes"; ptxas refuses lower ones).
+_FIRST_VERSION = {
+    "sm_75": (6, 3), "sm_80": (7, 0), "sm_86": (7, 1), "sm_87": (7, 4), "sm_89": (7, 8), "sm_90": (7, 8),
+    "sm_90a": (8, 0), "sm_100": (8, 6), "sm_100a": (8, 6), "sm_120": (8, 7), "sm_120a": (8, 7),
+    **dict.fromkeys(("sm_103", "sm_103a", "sm_121", "sm_121a", "sm_100f", "sm_103f", "sm_120f"), (8, 8)),
+    **dict.fromkeys(("sm_88", "sm_110", "sm_110a", "sm_110f"), (9, 0)),
+}  # fmt: skip
 
 
 class Initial:
@@ -82,6 +89,10 @@ class Parser(Cursor):
                 raise self.error(f"{self.shown()} starts no module-level directive that is supported")
         if version == (0, 0) or not target:
             raise syntax_error(self.name, 1, 1, "the text lacks `.version` or `.target`")
+        first = _FIRST_VERSION.get(target, (0, 0))
+        if version < first:
+            what = f"`.version {version[0]}.{version[1]}` does not have {target}: it needs {first[0]}.{first[1]}"
+            raise syntax_error(self.name, 1, 1, what)
         for name, aliasee in self.aliases:
             if aliasee in self.functions:
                 self.functions[name] = self.functions[aliasee]
@@ -97,6 +108,8 @@ class Parser(Cursor):
         if self.token.text == ".entry":
             entry = self.entry()
             if entry is not None:
+                if entry.name in self.entries:
+                    raise syntax_error(self.name, entry.line, 1, f"the entry `{entry.name}` stands twice")
                 self.entries[entry.name] = entry
         elif self.token.text == ".func":
             function = self.function()
@@ -110,7 +123,10 @@ class Parser(Cursor):
             self.skip_to(";")
             self.advance()
         else:
-            self.variables.append(self.variable(extern))
+            token, variable = self.token, self.variable(extern)
+            if not extern and any(v.name == variable.name and not v.extern for v in self.variables):
+                raise self.error(f"the variable `{variable.name}` is declared twice", token)
+            self.variables.append(variable)
 
     def skip_to(self, *ends: str) -> None:
         while self.token.text not in ends:
@@ -188,6 +204,11 @@ class Parser(Cursor):
         initial = Initial()
         if self.accept("="):
             self.initializer(element, initial)
+            if space not in ("global", "const"):
+                raise self.error(f"a variable in .{space} has no initial value", token)
+            if count and len(initial.data) > size * count:
+                what = f"`{name}` has {size * count} bytes, its initial value {len(initial.data)}"
+                raise self.error(what, token)
         self.expect(";")
         size = size * count or len(initial.data)
         limits.check_size(self.span_of(token), f"`{name}`", space, size, alignment)
@@ -209,6 +230,10 @@ class Parser(Cursor):
             return
         value = self.operand_number()
         bits = value.value
+        if value.kind == "int" and element in ("f32", "f64"):
+            raise self.error(f"an initial value of .{element} is a floating-point constant")
+        if value.kind != "int" and element[0] in "us":
+            raise self.error(f"an initial value of .{element} is an integer")
         if value.kind == "f64" and element == "f32":
             with np.errstate(over="ignore"):
                 bits = int(np.uint64(bits & (2**64 - 1)).view(np.float64).astype(np.float32).view(np.uint32))
@@ -263,6 +288,8 @@ class Parser(Cursor):
                 if self.accept(";"):
                     return None
                 self.directive(directives)
+            if {"maxntid", "reqntid"} <= directives.keys():
+                raise self.error("`.maxntid` and `.reqntid` do not stand together")
             if self.only not in (None, name) and self.passed_body():
                 return syntax.Entry(name, parameters, directives, syntax.Body(), line)
             return syntax.Entry(name, parameters, directives, self.body(), line)
@@ -366,6 +393,8 @@ class Parser(Cursor):
                 if self.advance().text == ".align":
                     self.integer()
             name = self.word()
+            if name != "_" and any(known.name == name for known in found):
+                raise self.error(f"the parameter `{name}` is declared twice", token)
             while self.accept("["):
                 count *= 0 if self.token.text == "]" else self.constant()
                 self.expect("]")

@@ -34,6 +34,7 @@ def mov(d: Decoder) -> None:
     elif isinstance(source, Vector):
         _pack(d, to, source)
     elif isinstance(source, Special) and source.name in _CLOCKS:
+        d.check_special(source, kind)
         _clock(d)
     elif kind == "pred":
         a, negated = d.src_pred(source)
