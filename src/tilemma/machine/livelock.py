@@ -37,11 +37,13 @@ _CLOCKS = ("%clock", "%globaltimer", "%pm")
 
 def can_watch(program: Program) -> bool:
     """Whether registers and memory alone decide what the program does: it reads no clock."""
-    return not any(
-        isinstance(x, Special) and x.name.startswith(_CLOCKS)
-        for ins in program.entry.instructions
-        for x in ins.operands
-    )
+    if program.timeless is None:
+        program.timeless = not any(
+            isinstance(x, Special) and x.name.startswith(_CLOCKS)
+            for ins in program.entry.instructions
+            for x in ins.operands
+        )
+    return program.timeless
 
 
 class Watch:

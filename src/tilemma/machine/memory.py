@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,6 @@ class Reader:
 
     key: Any
     number: int
-    views: dict[int, npt.NDArray[Any]]
 
 
 # Readers of shared memory for which there is room at first; pages that nothing reads cost nothing.
@@ -77,13 +77,11 @@ class SharedMemory:
         self.limit = base + size
         rounded = -(-self.limit // 16) * 16
         self.data: Bytes = np.zeros(rounded, np.uint8)
-        self.words = word_views(self.data)
         self.writer = np.zeros(rounded, np.int32)
-        self.writers = wide_views(self.writer)
-        # The last read of each byte by each reader.
+        # The last read of each byte by each reader; with views of it by width, where Python has needed them.
         self.readers: list[Reader] = []
-        self._reads = np.zeros((0, rounded), np.int32)
-        self.reads: dict[int, npt.NDArray[Any]] = {}
+        self._reads = np.zeros((_FIRST_READERS, rounded), np.int32)
+        self._views: dict[int, npt.NDArray[Any]] | None = None
         self._reader_of: dict[Any, Reader] = {}
         # Global address that each byte was copied from (cp.async and tensor copies), 0 where unknown.
         self.origin: npt.NDArray[np.int64] | None = None
@@ -92,8 +90,33 @@ class SharedMemory:
         self.undefined: npt.NDArray[np.int32] | None = None
         self.first_undefined: Any = None
         # For the native library: the last read of each reader, and whether it is a wgmma.
-        self.lasts = np.zeros((2, 0), np.int64)
+        self.lasts = np.zeros((2, _FIRST_READERS), np.int64)
         self.record = SharedRecord(base, self.limit, address_of(self.data), address_of(self.writer))
+        self._tell_reads()
+
+    @cached_property
+    def words(self) -> dict[int, npt.NDArray[Any]]:
+        """The bytes as words of each width."""
+        return word_views(self.data)
+
+    @cached_property
+    def writers(self) -> dict[int, npt.NDArray[Any]]:
+        """The last write of each byte, by width."""
+        return wide_views(self.writer)
+
+    @property
+    def reads(self) -> dict[int, npt.NDArray[Any]]:
+        """The last read of each byte by each reader, by width."""
+        number = len(self.readers)
+        if self._views is None:
+            self._views = {w: self._reads[:number].reshape(number, -1, w) for w in WIDTHS}
+        return self._views
+
+    def _tell_reads(self) -> None:
+        """Tell the native library where the tables of reads are."""
+        record, at = self.record, address_of(self.lasts)
+        record.reads, record.stride, record.rooms = address_of(self._reads), self._reads.shape[1], len(self._reads)
+        record.last, record.wgmma = at, at + self.lasts.strides[0]
 
     @property
     def last_write(self) -> int:
@@ -118,7 +141,7 @@ class SharedMemory:
     def read(self, key: Any, width: int, index: Any, event: Any, last: int) -> None:
         """Enter a read of words by the reader ``key``: a warp's row, or an asynchronous reader."""
         reader = self.reader_of(key)
-        reader.views[width][index] = event
+        self.reads[width][reader.number][index] = event
         self.has_read(reader, last)
 
     def has_read(self, reader: Reader, last: int) -> None:
@@ -153,19 +176,14 @@ class SharedMemory:
     def _new_reader(self, key: Any) -> Reader:
         number = len(self.readers)
         if number == len(self._reads):
-            more = np.zeros((max(_FIRST_READERS, number), self._reads.shape[1]), np.int32)
-            self._reads = np.concatenate([self._reads, more]) if number else more
-            self.lasts = np.hstack([self.lasts, np.zeros((2, len(more)), np.int64)])
-            for reader in self.readers:
-                reader.views = wide_views(self._reads[reader.number])
-        self.reads = {w: self._reads[: number + 1].reshape(number + 1, -1, w) for w in WIDTHS}
-        reader = self._reader_of[key] = Reader(key, number, wide_views(self._reads[number]))
+            self._reads = np.concatenate([self._reads, np.zeros_like(self._reads)])
+            self.lasts = np.hstack([self.lasts, np.zeros_like(self.lasts)])
+            self._tell_reads()
+        reader = self._reader_of[key] = Reader(key, number)
         self.readers.append(reader)
+        self._views = None
         self.lasts[1, number] = isinstance(key, tuple) and key[0] == "wgmma"
-        at, stride = address_of(self.lasts), self.lasts.strides[0]
-        record = self.record
-        record.reads, record.readers, record.stride = address_of(self._reads), number + 1, self._reads.shape[1]
-        record.last, record.wgmma, record.rooms = at, at + stride, len(self._reads)
+        self.record.readers = number + 1
         return reader
 
     def origins(self) -> npt.NDArray[np.int64]:

@@ -142,6 +142,8 @@ class Program:
     parameter_bytes: Any = None
     parameter_views: dict[int, Any] = field(default_factory=dict)
     communicates: bool = False
+    # Whether it reads no clock, once that has been asked.
+    timeless: bool | None = None
     # Whether the segments call the native library; the steps as it reads them.
     native: bool = False
     table: frames.Table | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -201,8 +202,6 @@ class Warp:
         # Lanes that have not left; the native library has them too.
         self.live: Mask = np.frombuffer(self.record, np.bool_, 32, WarpRecord.live0.offset)
         self.live[:live] = True
-        # All registers of a class, one row after the other.
-        self.flat = {cls: file[index].reshape(-1) for cls, file in registers.items()}
         # Lanes in which tracked registers are defined; where others are not: the first read, and its register.
         self.defined: dict[int, Mask] = {}
         self.undefined: dict[int, tuple[Instruction, str]] = {}
@@ -241,6 +240,11 @@ class Warp:
         self.fences = Fences()
         # The clocks that `fence.mbarrier_init` releases to relaxed arrivals.
         self.init_message: Any = None
+
+    @cached_property
+    def flat(self) -> dict[str, npt.NDArray[Any]]:
+        """All registers of a class, one row after the other."""
+        return {cls: file[self.index].reshape(-1) for cls, file in self.cta.registers.items()}
 
     @property
     def floor(self) -> int:

@@ -69,7 +69,21 @@ static void join(Grid *g, Frame *f) {
   g->list[g->ready++] = parent;
 }
 
-/* `reconvergence.leave`; STOPPED where the last lanes of a warp are to leave. */
+/* The last lanes of a warp leave; STOPPED where others may wait for it, or it is the last of its CTA. */
+static int finish_warp(Grid *g, Frame *f, Warp *w) {
+  Cta *c = w->cta;
+  if (g->steps[g->pc].count || c->live_warps <= 1 || c->partial || c->arrived) return STOPPED;
+  if (!has_room(g->queue)) return FULL;
+  memset(w->live, 0, 32);
+  c->live_warps--;
+  g->covered[g->pc] = 1;
+  g->executed++;
+  g->progress++;
+  entered(g->queue, LEFT, f->index);
+  return GONE;
+}
+
+/* `reconvergence.leave`. */
 static int leave(Grid *g, Frame *f, const uint8_t *m) {
   Warp *w = (Warp *)f->warp;
   uint8_t left[32], live[32];
@@ -78,7 +92,8 @@ static int leave(Grid *g, Frame *f, const uint8_t *m) {
     live[i] = w->live[i] & !gone;
     left[i] = (f->whole ? 1 : f->mask[i]) & !gone;
   }
-  if (w->gathered || !lanes_in(live)) return STOPPED;
+  if (w->gathered) return STOPPED;
+  if (!lanes_in(live)) return finish_warp(g, f, w);
   memcpy(w->live, live, 32);
   g->covered[g->pc] = 1;
   g->executed++;

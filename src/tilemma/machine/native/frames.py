@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # What the log of operations in flight says.
 (
     _ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ, _WGMMA_FENCED, _WGMMA_ISSUED, _WGMMA_COMMITTED,
-    _WGMMA_AWAITED, _SUSPENDED,
-) = range(10)  # fmt: skip
+    _WGMMA_AWAITED, _SUSPENDED, _LEFT,
+) = range(11)  # fmt: skip
 # How a call ends: at another step, with the budget spent, within a sequence, with tables full, at a barrier; where
 # an operation is to be completed or a wait to time out, where only starved warps are left, where none is ready.
 STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE = range(9)
@@ -75,6 +75,7 @@ class Table:
         self.around: dict[int, encode.Around] = {}
         # The steps refer to them.
         self._products: list[TileProduct] = []
+        clustered = any(step.instruction.opcode.startswith("barrier.cluster") for step in steps)
         for at, step in enumerate(steps):
             guard = -1 if step.guard < 0 else step.guard << 1 | step.negated
             segment = program.segments[at]
@@ -93,7 +94,7 @@ class Table:
                 if not step.targets and step.target >= 0:
                     self.array[at] = BRANCH, step.target, guard, program.reconverge[at], 0, 0, 0
             elif step.kind == _EXIT:
-                self.array[at] = LEAVE, 0, guard, 0, 0, 0, 0
+                self.array[at] = LEAVE, 0, guard, clustered, 0, 0, 0
             elif step.barrier >= 0:
                 kind = BARRIER if step.instruction.parts[1] != "warp" else WARP_BARRIER
                 self.array[at] = kind, 0, guard, step.barrier, 0, 0, 0
@@ -370,6 +371,11 @@ class Runner:
                 agent.issued = machine.steps
                 pending.append(agent)
                 at += 1
+            elif kind == _LEFT:
+                w = frames[value].w
+                w.done = True
+                w.cta.live_warps -= 1
+                w.cta.cluster.live_warps -= 1
             elif kind == _SUSPENDED:
                 f = frames[value >> 32]
                 f.pc = value & 0xFFFFFFFF

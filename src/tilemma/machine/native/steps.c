@@ -19,7 +19,7 @@ enum { MOST_ORIGINS = 64, MOST_COPIES = 64, MOST_LOADS = 64, MOST_TOUCHES = 256 
 /* A sequence has in `lanes` whether there are checks around it, in `halves` whether it touches registers of wgmma.
  * `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
  * operations, the `Access` or the `Products`; `count`: of operations, the number of a barrier, the groups that a wait
- * leaves, or where the sides of a branch meet.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
+ * leaves, where the sides of a branch meet, or whether a cluster waits for warps that leave.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
 typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *lanes; const int64_t *halves; } Step;
 
 /* Lanes of a warp that run together.  `index`: that of a frame of the same warp among those given for the call;
