@@ -253,25 +253,21 @@ def unknown_global(w: Warp, events: Array, rows: Any) -> npt.NDArray[np.bool_]:
     return bad
 
 
-def atomic_load(w: Warp, ins: Instruction, lanes: Any, addr: Array, width: int) -> tuple[Allocation, Array] | None:
-    """The array, and the numbers of the words in it, that an `atom` changes, read as `load_words` does.
+def atomic_load(w: Warp, ins: Instruction, addr: Array, width: int) -> tuple[Allocation, Array] | None:
+    """The array, and the numbers of the words in it, that an `atom` changes.
 
-    None where that is to do it: some event at them is not of an atomic operation that is strong with this one.
+    None where `load_words` is to look at them: some event there is not of an atomic operation that is strong with
+    this one.
     """
     machine = w.cta.machine
-    low, high = int(addr.min()), int(addr.max())
-    allocation = machine.memory.find(low)
-    if allocation is None or high + width > allocation.base + allocation.size or not allocation.writable:
-        return None
-    offsets = addr - allocation.base
-    aligned = int(np.bitwise_or.reduce(offsets)) & (width - 1) == 0
-    if allocation.holes is not None or not aligned or allocation.entry is None:
+    allocation = machine.memory.find(int(addr[0]))
+    if allocation is None or not allocation.writable or allocation.holes is not None or allocation.entry is None:
         return None
     allocation.shadow()
-    last, _ = allocation.read_shadow()
+    allocation.read_shadow()
     numbers = (ctypes.c_int64 * _NUMBERS)()
     count = machine.native.event_numbers(
-        address_of(allocation.entry), address_of(offsets), len(offsets), width, ctypes.addressof(numbers), _NUMBERS
+        address_of(allocation.entry), address_of(addr), len(addr), width, ctypes.addressof(numbers), _NUMBERS
     )
     if count < 0:
         return None
@@ -281,18 +277,19 @@ def atomic_load(w: Warp, ins: Instruction, lanes: Any, addr: Array, width: int) 
             return None
         if i < numbers[0] and event.instruction.parts[0] != "atom":
             return None
-    index = offsets >> SHIFT[width]
-    last.reshape(-1, width)[index] = (global_event(w, ins, "atom") + lanes)[:, None]
-    return allocation, index
+    return allocation, (addr - allocation.base) >> SHIFT[width]
 
 
 def atomic_store(
-    w: Warp, ins: Instruction, place: tuple[Allocation, Array], lanes: Any, width: int, values: Array
+    w: Warp, ins: Instruction, allocation: Allocation, lanes: Any, addr: Array, values: Array
 ) -> None:
-    """Write the words that `atomic_load` has read."""
-    allocation, index = place
-    allocation.shadow().reshape(-1, width)[index] = (global_event(w, ins, "atom") + lanes)[:, None]
-    allocation.words[width][index] = values
+    """Enter the read of `atomic_load`, and write the words."""
+    read, written = (global_event(w, ins, "atom") for _ in range(2))
+    lanes, values = np.ascontiguousarray(lanes, np.int64), np.ascontiguousarray(values)
+    w.cta.machine.native.atomic_store(
+        address_of(allocation.entry), address_of(addr), len(addr), values.nbytes // len(addr), address_of(lanes),
+        read, written, address_of(values),
+    )  # fmt: skip
 
 
 def global_store(

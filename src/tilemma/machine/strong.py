@@ -78,18 +78,38 @@ def _rows(f: Frame, lanes: Any) -> Any:
     return slice(first, first + 32) if len(lanes) == 32 else first + np.asarray(lanes)
 
 
-def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
-    """A strong read by ``lanes``: acquire the releases at its addresses."""
+@dataclass(slots=True)
+class At:
+    """The keys of an instruction's addresses, and what has been released there; ``alike``: the same at all."""
+
+    keys: list[Any]
+    releases: list[Released | None]
+    alike: bool
+
+    @staticmethod
+    def of(f: Frame, addr: Any) -> At:
+        keys = _keys(f, addr)
+        table = f.w.cta.machine.released
+        releases = list(map(table.get, keys))
+        return At(keys, releases, len(set(map(id, releases))) == 1)
+
+
+def before_read(
+    f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction, known: At | None = None
+) -> At | None:
+    """A strong read by ``lanes``: acquire the releases at its addresses; what has been released there, if it was
+    looked up."""
     if order == "weak":
-        return
+        return known
     w, table = f.w, f.w.cta.machine.released
     if not table:
-        return
+        return known
     scope = scope_of(ins)
     # The addresses of one instruction may hold one release.
     takers: dict[int, tuple[Released, list[int]]] = {}
-    releases = list(map(table.get, _keys(f, addr)))
-    if releases[0] is not None and len(set(map(id, releases))) == 1:
+    known = known or At.of(f, addr)
+    releases = known.releases
+    if releases[0] is not None and known.alike:
         takers[0] = releases[0], lanes.tolist()
     else:
         for lane, found in zip(lanes.tolist(), releases, strict=True):
@@ -109,14 +129,15 @@ def before_read(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -
         if found.fenced is not None and scope >= GPU:
             w.record.fences = 1
             w.fences.observe(sequential.bits(np.asarray(takes)), found.fenced)
+    return known
 
 
 def _keys(f: Frame, addr: Any) -> list[Any]:
     """The key of each address."""
-    if len(addr) and int(addr.min()) >= 1 << 32 and int(addr.max()) < SHARED_WINDOW:
-        keys: list[Any] = addr.tolist()
+    keys: list[Any] = addr.tolist()
+    if keys and min(keys) >= 1 << 32 and max(keys) < SHARED_WINDOW:
         return keys
-    return [_key(f, a) for a in addr.tolist()]
+    return [_key(f, a) for a in keys]
 
 
 def _key(f: Frame, address: int) -> Any:
@@ -130,7 +151,9 @@ def _key(f: Frame, address: int) -> Any:
     return address
 
 
-def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
+def before_write(
+    f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction, known_there: At | None = None
+) -> None:
     """A strong write by ``lanes``: store the clocks that a release, or an earlier fence, publishes."""
     w = f.w
     scope = scope_of(ins)
@@ -148,9 +171,9 @@ def before_write(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) 
     table = w.cta.machine.released
     # The same release leaves the same message.
     groups: dict[int, tuple[Released | None, list[Any]]] = {}
-    keys = _keys(f, addr)
-    releases = list(map(table.get, keys))
-    if len(set(map(id, releases))) == 1:
+    at = known_there or At.of(f, addr)
+    keys, releases = at.keys, at.releases
+    if at.alike:
         groups[0] = releases[0], keys
     else:
         for key, release in zip(keys, releases, strict=True):

@@ -74,6 +74,16 @@ def atomic_on_arrays(op: str, kind: str) -> Any:
     element = kind.removesuffix("x2")
     if element in _FLOAT:
         values = _FLOAT[element]
+        if op == "add" and element in ("f32", "f64"):
+
+            def added(a: Any, b: Any, c: Any) -> Any:
+                """A result with a NaN is another payload's."""
+                total = a.view(values) + b.view(values)
+                if not np.isnan(total).any():
+                    return total.view(a.dtype)
+                return numerics.arith(op, element, a.view(values), b.view(values)).view(a.dtype)
+
+            return added
         return lambda a, b, c: numerics.arith(op, element, a.view(values), b.view(values)).view(a.dtype)
     integers: Any = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{TYPE_BYTES[kind]}")
     functions: dict[str, Any] = {
@@ -120,15 +130,15 @@ def atom(d: Decoder) -> None:
         shared = space == "shared" or int(addr[0]) >= SHARED_WINDOW
         if int(addr[0]) >= SHARED_WINDOW:
             addr = addr - SHARED_WINDOW
-        strong.before_read(f, lanes, addr, order, ins)
-        strong.before_write(f, lanes, addr, order, ins)
+        known = strong.before_read(f, lanes, addr, order, ins)
+        strong.before_write(f, lanes, addr, order, ins, known)
         load, store = (
             (access.shared_load, access.shared_store)
             if shared
             else (global_access.global_load, global_access.global_store)
         )
         fast = w.native and not shared and not red and width <= 8
-        place = global_access.atomic_load(w, ins, lanes, addr, width) if fast else None
+        place = global_access.atomic_load(w, ins, addr, width) if fast else None
         if place is not None:
             old = place[0].words[width].take(place[1], axis=0)
         else:
@@ -146,7 +156,7 @@ def atom(d: Decoder) -> None:
         before, after = _combine(f, f2, at_once, addr, old, b, c, WORDS[size])
         stored = after.view(old.dtype).reshape(old.shape)
         if place is not None:
-            global_access.atomic_store(w, ins, place, lanes, width, stored)
+            global_access.atomic_store(w, ins, place[0], lanes, addr, stored)
         else:
             store(f, ins, lanes, addr, width, stored, "atom")
         if w.cta.machine.watch is not None:

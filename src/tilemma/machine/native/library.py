@@ -162,6 +162,8 @@ def _load(data: bytes) -> None:
     library.shared_gather.restype = library.global_scatter.restype = number
     library.event_numbers.argtypes = (pointer, pointer, number, number, pointer, number)
     library.event_numbers.restype = number
+    library.atomic_store.argtypes = (pointer, pointer, number, number, pointer, number, number, pointer)
+    library.atomic_store.restype = None
     library.copy_complete.argtypes, library.copy_complete.restype = (pointer, pointer), None
     library.sum_products.argtypes = (*(pointer,) * 7, ctypes.c_double)
     library.sum_products.restype = None

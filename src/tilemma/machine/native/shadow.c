@@ -368,14 +368,18 @@ int64_t global_scatter(const Warp *w, const int64_t *address, int64_t n, int64_t
 
 /* The numbers of the events at some words of the shadows, each once: first those of the last reads, of which there are
  * `numbers[0]`, then those of the last writes and of reads of other clusters.  How many, or -1 where there are more than
- * `room`. */
-int64_t event_numbers(const Allocation *a, const int64_t *offsets, int64_t n, int64_t width, int64_t *numbers,
+ * `room`, or a word is not aligned or not in the array. */
+int64_t event_numbers(const Allocation *a, const int64_t *address, int64_t n, int64_t width, int64_t *numbers,
                       int64_t room) {
   const int64_t *shadows[] = {a->reader, a->writer, a->other};
   int64_t count = 1, before = 0;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at = address[i] - a->base;
+    if (at < 0 || at + width > a->size || (at & (width - 1))) return -1;
+  }
   for (int s = 0; s < 3; s++) {
     for (int64_t i = 0; i < n * width; i++) {
-      int64_t number = shadows[s][offsets[i / width] + i % width] >> 5, at = 1;
+      int64_t number = shadows[s][address[i / width] - a->base + i % width] >> 5, at = 1;
       if (!number || number == before) continue;
       before = number;
       while (at < count && numbers[at] != number) at++;
@@ -386,6 +390,19 @@ int64_t event_numbers(const Allocation *a, const int64_t *offsets, int64_t n, in
     if (!s) { numbers[0] = count - 1; before = 0; }
   }
   return count - 1;
+}
+
+/* Enter the reads and writes of an atomic operation by `lanes`, and its values. */
+void atomic_store(const Allocation *a, const int64_t *address, int64_t n, int64_t width, const int64_t *lanes,
+                  int64_t read, int64_t written, const uint8_t *values) {
+  for (int64_t i = 0; i < n; i++) {
+    int64_t at = address[i] - a->base;
+    memcpy(a->data + at, values + i * width, width);
+    for (int64_t j = 0; j < width; j++) {
+      a->reader[at + j] = read + lanes[i];
+      a->writer[at + j] = written + lanes[i];
+    }
+  }
 }
 
 /* A cp.async: lanes, places in shared memory, bytes to copy (0: zeros) and their global addresses.  `event` is that of
