@@ -246,10 +246,16 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
         d.program.communicates = True
     patterns = GlobalPatterns(address, width)
     block = None
+
+    def followed(w: Any, addr: Any) -> None:
+        """The native library has loaded from ``addr``, -1 for lanes without a load."""
+        lanes = np.flatnonzero(addr >= 0)
+        provenance.global_loaded(w, ids, lanes, 0, addr[lanes], registers.size)
+
     if order == "weak" and space != "shared":
         block = registers.block(address, width, watched=check is not None)
     if block is not None:
-        d.plain = PlainAccess("GLOBAL_LOAD", block, frozenset(ids))
+        d.plain = PlainAccess("GLOBAL_LOAD", block, frozenset(ids), agent=followed)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -355,8 +361,15 @@ def st(d: Decoder) -> None:
         d.program.communicates = True
     shared_patterns, patterns = SharedPatterns(address, width), GlobalPatterns(address, width)
     block = registers.block(address, width, watched=check is not None) if order == "weak" else None
+
+    def followed(w: Any, addr: Any) -> None:
+        """The native library has stored to ``addr``, -1 for lanes without a store."""
+        lanes = np.flatnonzero(addr >= 0)
+        provenance.stored(w, ids, lanes, addr[lanes], registers.size)
+
     if block is not None:
-        d.plain = PlainAccess("SHARED_STORE" if space == "shared" else "GLOBAL_STORE", block, frozenset(ids))
+        name = "SHARED_STORE" if space == "shared" else "GLOBAL_STORE"
+        d.plain = PlainAccess(name, block, frozenset(ids), agent=followed)
 
     def native(w: Any, m: Any, lanes: Any, some: Any) -> bool:
         """Whether the native library has made the store."""

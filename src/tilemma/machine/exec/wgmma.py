@@ -198,5 +198,9 @@ def wait(d: Decoder) -> None:
         w.record.in_flight = bool(w.in_flight)
         return None
 
-    d.plain = PlainAccess("WGMMA_AWAIT", AccessBlock(*block([])), keep=keep)
+    def suspended(f: Frame, _: int) -> None:
+        """The native library has found that ``f`` waits."""
+        _suspended(f, group_of(f, ins))
+
+    d.plain = PlainAccess("WGMMA_AWAIT", AccessBlock(*block([])), keep=keep, agent=suspended)
     d.visible(run)

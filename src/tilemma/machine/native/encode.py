@@ -313,7 +313,7 @@ def fused(
             run, table = _chunk(native, chunk, closures)
             out.append(run)
         start = end
-    if len(out) > 1 or (around is not None and (around.reads or around.forgets)):
+    if len(out) > 1 or (around is not None and around.reads):
         table = None
     return out, table, around
 

@@ -51,7 +51,7 @@ _BARE = {
 # `program.BRANCH` and `program.EXIT`, whose module imports this one.
 _BRANCH, _EXIT = 2, 3
 # As in ``steps.c``.
-_ORIGINS, _COPIES, _LOADS, _TOUCHES = 64, 64, 64, 256
+_ORIGINS, _COPIES, _LOADS, _TOUCHES, _RECORDS = 64, 64, 64, 256, 64
 # New frames of one call.
 _FRAMES = 64
 # Operations in flight, and entries of their log, at first.
@@ -83,7 +83,7 @@ class Table:
                 if segment.operations is not None:
                     place = ctypes.addressof(segment.operations)
                     around = segment.around
-                    checked = 0 if around is None else 1
+                    checked = 0 if around is None else 3 if around.forgets else 1
                     touches = int(around is not None and bool(around.touches))
                     self.array[at] = SEQUENCE, segment.next, -1, segment.count, place, checked, touches
                     if around is not None:
@@ -101,11 +101,11 @@ class Table:
             elif (product := _product(program, at)) is not None:
                 self.array[at] = MULTIPLY, 0, guard, 0, product.block, 0, 0
                 self._products.append(product)
-            elif step.plain is not None and _untracked(step.plain, program.followed):
-                self._access(at, guard, step)
+            elif step.plain is not None:
+                self._access(at, guard, step, _tracked(step.plain, program.followed))
         self.kinds: list[int] = self.array[:, 0].tolist()
 
-    def _access(self, at: int, guard: int, step: Step) -> None:
+    def _access(self, at: int, guard: int, step: Step, tracked: bool) -> None:
         plain, checks = step.plain, step.checks
         assert plain is not None
         if plain.kind == "WGMMA_ISSUE":
@@ -133,7 +133,7 @@ class Table:
             return
         kind, about = _KINDS[plain.kind]
         lanes = 0 if plain.lanes is None else address_of(plain.lanes)
-        halves = 0 if plain.halves is None else address_of(plain.halves)
+        halves = int(tracked) if plain.halves is None else address_of(plain.halves)
         if checks is not None and step.run is not step.encoded:
             self.around[at] = encode.Around((), {}, dict.fromkeys(checks.touches, step.instruction), frozenset())
         self.array[at] = kind, step.run is not step.encoded, guard, 0, plain.block.address, lanes, halves
@@ -149,11 +149,11 @@ def _product(program: Program, at: int) -> TileProduct | None:
     return found
 
 
-def _untracked(plain: PlainAccess, followed: frozenset[int]) -> bool:
-    """Whether the origins of the data registers are not followed."""
+def _tracked(plain: PlainAccess, followed: frozenset[int]) -> bool:
+    """Whether the origins of the data registers are followed."""
     if plain.kind == "GLOBAL_LOAD":
-        return followed.isdisjoint(plain.words)
-    return plain.kind != "SHARED_STORE" or not plain.words or not plain.words <= followed
+        return not followed.isdisjoint(plain.words)
+    return plain.kind == "SHARED_STORE" and bool(plain.words) and plain.words <= followed
 
 
 class Runner:
@@ -178,6 +178,8 @@ class Runner:
             ctypes.addressof(self.queue), ctypes.addressof(looked),
         )  # fmt: skip
         self.record.impatience = machine.impatience
+        self.records = np.empty((_RECORDS, 33), np.int64)
+        self.record.records = address_of(self.records)
         self.record.loads, self.record.touches = ctypes.addressof(self.loads), ctypes.addressof(self.touches)
         self._kept = covered, looked
         self._make_room()
@@ -226,6 +228,8 @@ class Runner:
         machine.steps, machine.progress = record.executed, record.progress
         if record.loaded:
             self._enter_loads(frames)
+        for entry, *addresses in self.records[: record.recorded].tolist():
+            self._follow(frames[entry >> 32].w, entry & 0xFFFFFFFF, addresses)
         if self.queue.logged:
             self._enter_operations(frames)
         if record.loaded or record.issued:
@@ -391,6 +395,17 @@ class Runner:
             else:
                 w = frames[value].w
                 w.reader = w.cta.shared.reader_of(w.row)
+
+    def _follow(self, w: Warp, at: int, addresses: list[int]) -> None:
+        """An access has moved words whose origins are followed, or a sequence ends the origins of its results."""
+        around = self.table.around.get(at)
+        if around is not None and around.forgets:
+            for register in around.forgets:
+                w.origins.pop(register, None)
+        else:
+            plain = self.steps[at].plain
+            assert plain is not None
+            plain.agent(w, np.array(addresses))
 
     def _enter_wgmma(self, w: Warp, kind: int, value: int, more: int) -> None:
         if kind == _WGMMA_FENCED:

@@ -5,6 +5,14 @@
  * except where a sequence on registers stopped at a NaN.
  */
 
+/* A step that has not been made: Python executes it, or the frame waits there. */
+static int suspended(Grid *g, int how) {
+  if (how != SUSPENDED_FRAME) return STOPPED;
+  g->covered[g->pc] = 1;
+  g->executed++;
+  return GONE;
+}
+
 /* Run the frame `g->chosen` from `g->pc` on, for `g->budget` visible steps. */
 static int64_t run_frame(Grid *g, Frame *f) {
   const Warp *w = f->warp;
@@ -24,7 +32,8 @@ static int64_t run_frame(Grid *g, Frame *f) {
     if (s->kind == SEQUENCE) {
       if (s->lanes) {
         if (mask || (s->halves && w->in_flight)) return STOPPED;
-        if (!touching(g, f, pc)) return FULL;
+        if (((int64_t)s->lanes & 2 && g->recorded == MOST_RECORDS) || !touching(g, f, pc)) return FULL;
+        if ((int64_t)s->lanes & 2) g->records[g->recorded++].where = f->index << 32 | pc;
         if (s->halves) ((Warp *)w)->touched = 1;
       }
       g->covered[pc] = 1;
@@ -99,18 +108,14 @@ static int64_t run_frame(Grid *g, Frame *f) {
     if (s->kind == ARRIVE || s->kind == WAIT) {
       if (!has_room(g->queue)) return FULL;
       int how = s->kind == ARRIVE ? arrived(g, w, s->data, m) : waited(g, f, pc, m);
-      if (!how) return STOPPED;
-      if (how == SUSPENDED_FRAME) {
-        g->covered[pc] = 1;
-        g->executed++;
-        return GONE;
-      }
+      if (how != 1) return suspended(g, how);
       if (spent(g, 1)) return SPENT;
       continue;
     }
     if (s->kind >= WGMMA_FENCE && s->kind <= WGMMA_AWAIT) {
       if (!has_room(g->queue)) return FULL;
-      if (m || !f->whole || !warpgroup_step(g, f, pc)) return STOPPED;
+      int how = m || !f->whole ? 0 : warpgroup_step(g, f, pc);
+      if (how != 1) return suspended(g, how);
       if (spent(g, 1)) return SPENT;
       continue;
     }
@@ -125,7 +130,13 @@ static int64_t run_frame(Grid *g, Frame *f) {
     if (w->events->count + 2 > w->events->capacity || g->registers + 4 > MOST_ORIGINS || g->loaded == MOST_LOADS)
       return FULL;
     if ((s->kind == COPY && g->issued == MOST_COPIES) || (s->next && g->touched == MOST_TOUCHES)) return FULL;
-    if ((s->next && w->in_flight) || !access_made(g, f, pc, m)) return STOPPED;
+    if (must_enter(g, s)) return FULL;
+    int followed = is_followed(s), stores = followed && s->kind == SHARED_STORE;
+    if ((s->next && w->in_flight) || (stores && g->queue->pending)) return STOPPED;
+    if (followed) record(g, f, pc, m);
+    if (!access_made(g, f, pc, m)) return STOPPED;
+    g->recorded += followed;
+    g->stored |= stores;
     if (s->next) { touching(g, f, pc); ((Warp *)w)->touched = 1; }
     if (spent(g, 1)) return SPENT;
   }
@@ -273,7 +284,7 @@ int64_t run_grid(Grid *g) {
   }
   g->list = ready;
   g->all = all;
-  g->made = g->moved = 0;
+  g->made = g->moved = g->recorded = g->stored = 0;
   g->spare = 0;
   /* Python has run the last warp that was missing. */
   for (int64_t i = 0; i < g->parked; i++) {

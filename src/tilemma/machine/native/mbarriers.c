@@ -11,7 +11,7 @@ typedef struct Mbarrier {
 /* Rows of the state and of the amount, or -1; a wait has in `state` its predicate, in `amount` what it waits for.
  * `expects`: the amount is one of bytes; `by_parity`: a wait for a parity; `blocks`: it may be suspended. */
 typedef struct { const Access *at; int64_t state, amount, expects, by_parity, blocks, relaxed; } Phase;
-enum { MOST_BYTES = (1 << 20) - 1, SUSPENDED_FRAME = 2 };
+enum { MOST_BYTES = (1 << 20) - 1 };
 static const int64_t WINDOW = 0x700000000000;
 
 /* The mbarrier that all lanes name, whose init the first one knows. */

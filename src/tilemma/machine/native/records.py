@@ -56,7 +56,7 @@ GridRecord = _record(
     # Changed by a call.  `at`: the operation in flight that Python is to complete, or -1; `made`: new frames;
     # `moved`: frames have divided, met or lost lanes.
     " executed progress chosen pc budget done loaded registers issued at loads touched touches"
-    " made moved spare list all impatience",
+    " made moved spare list all impatience records recorded stored",
     floats=("rate", "eagerness", "impatience"),
 )
 # Operations in flight: for each a copy (or 0), its warp and its group; what a call has done with them.

@@ -14,9 +14,12 @@ enum {
 enum { STOPPED, SPENT, PARTLY, FULL, PARKED, COMPLETE, TIMED_OUT, STARVED, IDLE, AGAIN, GONE };
 enum { LATE, RANDOM, EARLY };
 #define RELIEF (1.0 / 256)
-enum { MOST_ORIGINS = 64, MOST_COPIES = 64, MOST_LOADS = 64, MOST_TOUCHES = 256 };
+enum { MOST_ORIGINS = 64, MOST_COPIES = 64, MOST_LOADS = 64, MOST_TOUCHES = 256, MOST_RECORDS = 64 };
+/* The addresses of a load or store whose origins Python follows, -1 for lanes that do not execute it. */
+typedef struct { int64_t where, address[32]; } Followed;
 
-/* A sequence has in `lanes` whether there are checks around it, in `halves` whether it touches registers of wgmma.
+/* `halves` of a plain access: the origins of what it moves are followed; `stored`: some such stores were made.
+ * A sequence has in `lanes` whether there are checks around it (1) that end origins (2), in `halves` whether it touches registers of wgmma.
  * `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
  * operations, the `Access` or the `Products`; `count`: of operations, the number of a barrier, the groups that a wait
  * leaves, where the sides of a branch meet, or whether a cluster waits for warps that leave.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
@@ -38,7 +41,8 @@ typedef struct {
   eagerness; int64_t schedule; Queue *queue; const uint8_t *looked; Entry *entries; int64_t ready, parked, skip, limit,
   until, timeouts, starving, polling, starved_at; int64_t *origins; Copy *copies; Frame *pool; int64_t rooms, resumed,
   executed, progress, chosen, pc, budget, done, loaded, registers, issued, at, *loads, touched, *touches, made, moved;
-  Frame *spare, **list, **all; double impatience;
+  Frame *spare, **list, **all; double impatience; Followed *records;
+  int64_t recorded, stored;
 } Grid;
 
 /* A cp.async; `sizes` as in `copy_issue`. */
@@ -208,6 +212,24 @@ static int reads_shared(const Grid *g, const Frame *f) {
   w->reader = s->readers++;
   entered(g->queue, FIRST_READ, f->index);
   return 1;
+}
+
+/* What Python needs to know of the origins that an access moves. */
+static void record(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
+  Followed *r = g->records + g->recorded;
+  Lanes l;
+  addresses(f->warp, g->steps[pc].data, m, &l);
+  r->where = f->index << 32 | pc;
+  for (int i = 0; i < 32; i++) r->address[i] = -1;
+  for (int i = 0; i < l.n; i++) r->address[l.lane[i]] = l.address[i];
+}
+
+static int is_followed(const Step *s) { return s->halves && (s->kind == SHARED_STORE || s->kind == GLOBAL_LOAD); }
+
+/* Whether an access has to wait until Python has entered the origins of earlier ones. */
+static int must_enter(const Grid *g, const Step *s) {
+  if (is_followed(s)) return g->recorded == MOST_RECORDS;
+  return g->stored && (s->kind == SHARED_STORE || s->kind == MATRIX_LOAD || s->kind == MATRIX_STORE || s->kind == COPY);
 }
 
 /* Whether the access has been made. */

@@ -20,6 +20,8 @@ typedef struct Warpgroup {
  * registers of D may be undefined, and have to be looked at. */
 typedef struct { int64_t a, b, scale, row, negated, unsure; } Asynchronous;
 
+enum { SUSPENDED_FRAME = 2 };
+
 static int number_in_group(const Warp *w) { return (int)((w->first - w->cta->first_thread) / 32 & 3); }
 
 static void entered_pair(Queue *q, int kind, int64_t a, int64_t b) { entered(q, kind, a); entered(q, kind, b); }
@@ -93,15 +95,22 @@ static int wgmma_committed(Grid *g, const Frame *f) {
   return 1;
 }
 
-static int wgmma_awaited(Grid *g, const Frame *f, int64_t keep) {
+/* SUSPENDED_FRAME: the warp waits until the others have issued the operations. */
+static int wgmma_awaited(Grid *g, const Frame *f, int64_t pc) {
   Warp *w = (Warp *)f->warp;
   Warpgroup *x = w->warpgroup;
   Clocks *c = w->clocks;
   if (!x) return 0;
   int k = number_in_group(w);
-  int64_t number = x->committed[k] - keep, at = number % MOST_ENDS;
+  int64_t number = x->committed[k] - g->steps[pc].count, at = number % MOST_ENDS;
   if (number <= 0) return 1;
-  if (x->numbers[at] != number || x->started < x->ends[at] || x->unfinished < x->ends[at]) return 0;
+  if (x->numbers[at] != number) return 0;
+  if (x->started < x->ends[at]) {
+    if (!f->listed) return 0;
+    entered_pair(g->queue, SUSPENDED, f->index << 32 | pc, 0);
+    return SUSPENDED_FRAME;
+  }
+  if (x->unfinished < x->ends[at]) return 0;
   for (int64_t row = w->first; row < w->first + 32; row++)
     for (int own = 0; own < 2; own++) {
       int64_t place = row * c->capacity + x->column + (own ? 1 + k : 0);
@@ -114,13 +123,13 @@ static int wgmma_awaited(Grid *g, const Frame *f, int64_t keep) {
   return 1;
 }
 
-/* A step of a whole warp. */
+/* A step of a whole warp: 1 where it has been made. */
 static int warpgroup_step(Grid *g, const Frame *f, int64_t pc) {
   switch (g->steps[pc].kind) {
     case WGMMA_FENCE: wgmma_fenced(g, f); return 1;
     case WGMMA_ISSUE: return wgmma_issued(g, f, pc);
     case WGMMA_COMMIT: return wgmma_committed(g, f);
-    default: return wgmma_awaited(g, f, g->steps[pc].count);
+    default: return wgmma_awaited(g, f, pc);
   }
 }
 
