@@ -102,7 +102,7 @@ class Clocks:
 
     def __init__(self, threads: int, cluster: int = 0) -> None:
         self.threads, self.cluster = threads, cluster
-        capacity = threads + 64
+        capacity = threads + max(64, threads // 2)
         self.seen: Ints32 = np.zeros((threads, capacity), np.int32)
         self.fenced: Ints32 = np.zeros((threads, capacity), np.int32)
         own = np.arange(threads)

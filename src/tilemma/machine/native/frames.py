@@ -228,13 +228,14 @@ class Runner:
         machine.steps, machine.progress = record.executed, record.progress
         if record.loaded:
             self._enter_loads(frames)
-        for entry, *addresses in self.records[: record.recorded].tolist():
-            self._follow(frames[entry >> 32].w, entry & 0xFFFFFFFF, addresses)
+        if record.recorded:
+            for entry, *addresses in self.records[: record.recorded].tolist():
+                self._follow(frames[entry >> 32].w, entry & 0xFFFFFFFF, addresses)
         if self.queue.logged:
             self._enter_operations(frames)
         if record.loaded or record.issued:
             self._make_room()
-        for entry in self.touches[: record.touched]:
+        for entry in self.touches[: record.touched] if record.touched else ():
             self.table.around[entry & 0x7FFFFFFF].enter(frames[entry >> 32].w, touching=not entry >> 31 & 1)
 
     def step(self) -> bool:
