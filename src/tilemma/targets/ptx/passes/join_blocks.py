@@ -31,6 +31,7 @@ from tilemma.ir.walk import bodies, expressions, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Dependence, block_threads, count, kind, names, span_threads
 from tilemma.records import record
+from tilemma.targets.ptx.passes.accesses import is_wgmma
 from tilemma.targets.ptx.passes.double_buffer_fragments import registers_of_block
 from tilemma.targets.ptx.passes.names import Names
 from tilemma.targets.ptx.passes.persistent_grid import waits_for_blocks
@@ -115,8 +116,8 @@ def _stages(block: t.Parallel, kernel: t.Kernel) -> int:
 
 
 def is_product(block: t.Parallel) -> bool:
-    """Whether ``block`` consists of copies and of groups of one number of threads, which multiply in a loop that
-    may be pipelined."""
+    """Whether ``block`` consists of copies and of groups of one number of threads, which multiply by mma.sync in a
+    loop that may be pipelined."""
     operations = list(walk(block.body))
     groups = list(outermost(block.body))
     if any(type(op) not in _INSIDE for op in operations) or any(old_values(op) for op in operations):
@@ -124,8 +125,9 @@ def is_product(block: t.Parallel) -> bool:
     if not groups or any(kind(p) != "group" or p.asynchronous or count(p) is None for p in groups):
         return False
     loops = (op for op in operations if isinstance(op, t.For) and not is_left(op.pipeline))
-    multiplies = any(isinstance(x, t.Mma) for op in loops for x in walk(op.body))
-    return multiplies and len({span_threads(p) for p in groups}) == 1
+    multiplies = [x for op in loops for x in walk(op.body) if isinstance(x, t.Mma)]
+    # Blocks that multiply by wgmma share tiles by multicast, and their producer has registers of its own.
+    return bool(multiplies) and not any(map(is_wgmma, multiplies)) and len({span_threads(p) for p in groups}) == 1
 
 
 def outermost(body: t.Body) -> Iterator[t.Parallel]:
