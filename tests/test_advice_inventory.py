@@ -38,7 +38,7 @@ NOT_FOLLOWED: dict[str, str] = {
                      "ptx-syntax", "ptx-unsupported", "kernel-gone", "too-large", "not-in-reference"), MEANING),
     **dict.fromkeys(("aligned-under-divergence", "barrier-count", "copy-by-many", "exit-before-cluster",
                      "exit-with-pending", "inadmissible-descriptor", "mbarrier-arrivals",
-                     "mbarrier-bytes", "mbarrier-complete", "mbarrier-reinit", "missing-wgmma-fence-after-move",
+                     "mbarrier-bytes", "mbarrier-complete", "mbarrier-elsewhere", "mbarrier-reinit", "missing-wgmma-fence-after-move",
                      "race-rounded-values", "register-in-flight-before-wait", "misaligned", "missing-proxy-fence-cp-async",
                      "missing-proxy-fence-global", "missing-tensor-map-fence", "no-such-form", "not-in-target",
                      "operand-layout", "out-of-bounds", "overwrite-in-flight", "overwrite-in-flight-store",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -208,6 +209,8 @@ def test_what_is_put_later_is_there_after_the_next_put(tmp_path: Path) -> None:
     assert first.is_empty() and second.is_empty()
     first.put_later(lambda: DiskCache.key("late"), b"late")
     first.put_later(lambda: DiskCache.key("later"), b"later")
+    for _ in range(sys.getrecursionlimit()):
+        first.put_later(lambda: DiskCache.key("often"), b"")
     assert first.is_empty()
     second.put(DiskCache.key("other"), b"other")
     assert not first.is_empty() and not second.is_empty()

@@ -166,9 +166,12 @@ class DiskCache:
 
     def put(self, key: str, content: bytes) -> None:
         """Store ``content`` under ``key``, replacing an earlier entry."""
-        path = self.path(key)
         _BYTES.check("DiskCache", "content", content)
         put_waiting()
+        self._put(key, content)
+
+    def _put(self, key: str, content: bytes) -> None:
+        path = self.path(key)
         if path is None or len(content) > ENTRY_LIMIT:
             return
         with contextlib.suppress(OSError, ValueError):
@@ -206,7 +209,7 @@ def put_waiting() -> None:
     while _waiting:
         store, key, content = _waiting.pop()
         with contextlib.suppress(OSError):  # the key is that of files, which may be gone
-            store.put(key(), content)
+            store._put(key(), content)
 
 
 if hasattr(os, "register_at_fork"):

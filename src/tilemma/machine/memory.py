@@ -11,12 +11,12 @@ from __future__ import annotations
 import bisect
 import ctypes
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.forking import cached_property
 from tilemma.machine.isa.tensormap import TensorMapImage
 from tilemma.machine.native.blocks import address_of, block
 from tilemma.machine.native.records import SharedRecord

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tilemma.forking import cached_property
 from tilemma.machine.clocks import Clocks, Events
 from tilemma.machine.hazards import HazardError, Place
 from tilemma.machine.memory import SharedMemory

@@ -80,11 +80,11 @@ def _rows(f: Frame, lanes: Any) -> Any:
 
 @dataclass(slots=True)
 class At:
-    """The keys of an instruction's addresses, and what has been released there; ``alike``: the same at all."""
+    """The keys of an instruction's addresses, and what has been released there; ``same``: one release at all."""
 
     keys: list[Any]
     releases: list[Released | None]
-    alike: bool
+    same: bool
 
     @staticmethod
     def of(f: Frame, addr: Any) -> At:
@@ -109,7 +109,7 @@ def before_read(
     takers: dict[int, tuple[Released, list[int]]] = {}
     known = known or At.of(f, addr)
     releases = known.releases
-    if releases[0] is not None and known.alike:
+    if releases[0] is not None and known.same:
         takers[0] = releases[0], lanes.tolist()
     else:
         for lane, found in zip(lanes.tolist(), releases, strict=True):
@@ -173,7 +173,7 @@ def before_write(
     groups: dict[int, tuple[Released | None, list[Any]]] = {}
     at = known_there or At.of(f, addr)
     keys, releases = at.keys, at.releases
-    if at.alike:
+    if at.same:
         groups[0] = releases[0], keys
     else:
         for key, release in zip(keys, releases, strict=True):

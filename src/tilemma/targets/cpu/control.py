@@ -18,7 +18,7 @@ from tilemma.ir import walk
 from tilemma.ir.effects import assigned, declared, rotated, written_views
 from tilemma.ir.expr import Var, value_of
 from tilemma.ir.types import BLOCK, CLUSTER, GROUP, THREAD, Buffer, Level, Space
-from tilemma.passes.scope import block_threads
+from tilemma.passes.scope import block_threads, count
 from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Diverged, Frame
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference
@@ -125,7 +125,7 @@ def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     names = [i.name for i in op.indices]
     each = combinations(c, op)
     phases = [body(c, ops, Scope(BLOCK)) for ops in _phases(op.body)]
-    launched = block_threads(op)
+    launched = _launched(op)
 
     def started(f: Frame) -> Iterator[Frame]:
         host: Instance = f[INSTANCE]
@@ -149,6 +149,13 @@ def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
                     g[INSTANCE].block.finish()
 
     return Step(run)
+
+
+def _launched(block: t.Parallel) -> int:
+    """The threads of ``block``; those that no block exceeds while levels are not inferred."""
+    levels = [x for x in walk.walk(block.body) if isinstance(x, t.Parallel)]
+    known = all(x.level is not None and count(x) is not None for x in levels)
+    return block_threads(block) if known else ALL_THREADS[1]
 
 
 def is_cluster_barrier(op: t.Op) -> bool:
