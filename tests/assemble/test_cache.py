@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -215,6 +216,24 @@ def test_what_is_put_later_is_there_after_the_next_put(tmp_path: Path) -> None:
     second.put(DiskCache.key("other"), b"other")
     assert not first.is_empty() and not second.is_empty()
     assert [first.get(DiskCache.key(name)) for name in ("late", "later")] == [b"late", b"later"]
+
+
+def test_what_waits_is_stored_by_its_own_thread(tmp_path: Path) -> None:
+    """Threads that end with the process would be cut off."""
+    first, second = DiskCache("first", tmp_path), DiskCache("second", tmp_path)
+    asked: list[int] = []
+
+    def key() -> str:
+        asked.append(threading.get_ident())
+        return DiskCache.key("late")
+
+    first.put_later(key, b"late")
+    thread = threading.Thread(target=lambda: second.put(DiskCache.key("other"), b"other"))
+    thread.start()
+    thread.join()
+    assert asked == [] and not second.is_empty()
+    second.put(DiskCache.key("another"), b"another")
+    assert asked == [threading.get_ident()] and not first.is_empty()
 
 
 def test_a_key_that_cannot_be_computed_keeps_nothing(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import os
 import re
 import stat
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -167,7 +168,8 @@ class DiskCache:
     def put(self, key: str, content: bytes) -> None:
         """Store ``content`` under ``key``, replacing an earlier entry."""
         _BYTES.check("DiskCache", "content", content)
-        put_waiting()
+        own = threading.get_ident()
+        _put_waiting([x for x in _waiting if x[0] == own])
         self._put(key, content)
 
     def _put(self, key: str, content: bytes) -> None:
@@ -186,8 +188,9 @@ class DiskCache:
             _evict_when_due(self.root, len(content))
 
     def put_later(self, key: Callable[[], str], content: bytes) -> None:
-        """`put` with the next `put` of this process, or at its end: for a key that takes long to compute."""
-        _waiting.append((self, key, content))
+        """`put` with the next `put` of this thread, or at the end of the process: for a key that takes long to
+        compute."""
+        _waiting.append((threading.get_ident(), self, key, content))
 
     def clear(self) -> int:
         """Remove every entry of this kind (links are removed, their targets stay); how many there were."""
@@ -200,16 +203,23 @@ class DiskCache:
         return removed
 
 
-_waiting: list[tuple[DiskCache, Callable[[], str], bytes]] = []
+# Of threads: one that ends with the process may be cut off while it stores what another one has given.
+_waiting: list[tuple[int, DiskCache, Callable[[], str], bytes]] = []
 
 
-@atexit.register
-def put_waiting() -> None:
-    """Store what `DiskCache.put_later` was given."""
-    while _waiting:
-        store, key, content = _waiting.pop()
+def _put_waiting(given: Iterable[tuple[int, DiskCache, Callable[[], str], bytes]]) -> None:
+    for x in given:
+        try:
+            _waiting.remove(x)
+        except ValueError:  # stored by another call
+            continue
+        _, store, key, content = x
         with contextlib.suppress(OSError):  # the key is that of files, which may be gone
             store._put(key(), content)
+
+
+# What `DiskCache.put_later` was given.
+atexit.register(lambda: _put_waiting(list(_waiting)))
 
 
 if hasattr(os, "register_at_fork"):
