@@ -56,6 +56,7 @@ class Target:
     shared_per_sm: int
     features: frozenset[str] = frozenset()
     max_threads_per_sm: int = 2048
+    max_blocks_per_sm: int = 32
     registers_per_sm: int = 64 * KB
     registers_per_thread: int = 255
     seen: bool = True
@@ -89,10 +90,10 @@ _HOPPER = _AMPERE | {"tma", "stmatrix", "cluster", "mbarrier", "fence.proxy.asyn
 _TARGETS = {
     t.arch: t
     for t in (
-        Target("sm_75", 75, 64 * KB, 64 * KB, frozenset({"ldmatrix"}), max_threads_per_sm=1024),
+        Target("sm_75", 75, 64 * KB, 64 * KB, frozenset({"ldmatrix"}), 1024, 16),
         Target("sm_80", 80, 163 * KB, 164 * KB, _AMPERE),
-        Target("sm_86", 86, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
-        Target("sm_89", 89, 99 * KB, 100 * KB, _AMPERE, max_threads_per_sm=1536),
+        Target("sm_86", 86, 99 * KB, 100 * KB, _AMPERE, 1536, 16),
+        Target("sm_89", 89, 99 * KB, 100 * KB, _AMPERE, 1536, 24),
         Target("sm_90", 90, 227 * KB, 228 * KB, _HOPPER),
         Target("sm_90a", 90, 227 * KB, 228 * KB, _HOPPER | {"wgmma", "setmaxnreg"}),
         *(Target(f"sm_{n}", n, 227 * KB, 228 * KB, _HOPPER, seen=False) for n in (100, 103)),

@@ -29,8 +29,6 @@ MULTIPROCESSORS = 132
 # Their shared memory in bytes, and the part of each block that the system takes (CUDA C++ Programming Guide,
 # "Compute Capabilities").  Code for older targets is measured there too.
 _SHARED_PER_SM, _SHARED_OF_SYSTEM = 228 * KB, KB
-# The most blocks on a multiprocessor of sm_80 and sm_90 (CUDA C++ Programming Guide, "Compute Capabilities").
-_MOST_RESIDENT = 32
 # Rows of tiles in a band of the raster: neighbouring blocks share operands in the L2 cache.  At 8192^3 bands of 4
 # to 16 rows of pairs are within 1 % of each other.
 RASTER = 8
@@ -68,7 +66,8 @@ def registers_suffice(arch: str, groups: int, result: int) -> bool:
 
 def resident_blocks(arch: str, registers: int, threads: int) -> int:
     """The blocks of ``threads`` with ``registers`` each for which a multiprocessor has registers and room."""
-    return min(Target.of(arch).registers_per_sm // (registers * threads), _MOST_RESIDENT)
+    target = Target.of(arch)
+    return min(target.registers_per_sm // (registers * threads), target.max_blocks_per_sm)
 
 
 def rows_of_bands(blocks: int, by_rows: int, by_columns: int) -> int:
