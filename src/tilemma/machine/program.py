@@ -370,7 +370,7 @@ def matrix_batches(program: Program) -> dict[int, Batch]:
         at += 1
         if multiply is None or steps[start].guard >= 0:
             continue
-        written = set(steps[start].writes)
+        written, multiplies = set(steps[start].writes), [multiply]
         while at < len(steps) and at not in program.leaders:
             other = getattr(steps[at].run, "multiply", None)
             if other is None or steps[at].guard >= 0 or other.form != multiply.form:
@@ -378,8 +378,9 @@ def matrix_batches(program: Program) -> dict[int, Batch]:
             if written & (steps[at].reads | steps[at].writes):
                 break
             written |= steps[at].writes
+            multiplies.append(other)
             at += 1
         if at - start > 1:
-            run, product = multiply.together([s.run.multiply for s in steps[start:at]])  # type: ignore[attr-defined]
+            run, product = multiply.together(multiplies)
             found[start] = Batch(run, at - start, product)
     return found

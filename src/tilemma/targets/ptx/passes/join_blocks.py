@@ -37,6 +37,7 @@ from tilemma.targets.ptx.passes.names import Names
 from tilemma.targets.ptx.passes.persistent_grid import waits_for_blocks
 from tilemma.targets.ptx.passes.pipeline_model import joined_is_faster
 from tilemma.targets.ptx.passes.promote_copies import coefficient
+from tilemma.targets.ptx.passes.warp_program import outermost
 from tilemma.targets.ptx.target import Target
 
 # What the body of a block may consist of: no events, futures, roles, atomics, or barriers of the program.
@@ -128,16 +129,6 @@ def is_product(block: t.Parallel) -> bool:
     multiplies = [x for op in loops for x in walk(op.body) if isinstance(x, t.Mma)]
     # Blocks that multiply by wgmma share tiles by multicast, and their producer has registers of its own.
     return bool(multiplies) and not any(map(is_wgmma, multiplies)) and len({span_threads(p) for p in groups}) == 1
-
-
-def outermost(body: t.Body) -> Iterator[t.Parallel]:
-    """The parallels directly inside a block, seen through control flow."""
-    for op in body:
-        if isinstance(op, t.Parallel):
-            yield op
-        else:
-            for _, inner in bodies(op):
-                yield from outermost(inner)
 
 
 def _join(block: t.Parallel, index: Index, dependence: Dependence) -> _Join | None:

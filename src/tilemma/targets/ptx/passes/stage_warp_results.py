@@ -17,9 +17,9 @@ from tilemma.ir.walk import rewrite, rewrite_blocks, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import count
 from tilemma.records import record
-from tilemma.targets.ptx.passes.join_blocks import is_left, is_product, outermost
+from tilemma.targets.ptx.passes.join_blocks import is_left, is_product
 from tilemma.targets.ptx.passes.stage_results import staged_results
-from tilemma.targets.ptx.passes.warp_program import FreshNames
+from tilemma.targets.ptx.passes.warp_program import FreshNames, outermost
 
 # Bytes of a warp's row from which the detour pays: two sectors.
 _LEAST_ROW = 64

@@ -42,20 +42,20 @@ def refuse(rule: str, found: str, change: str, span: Span | None = None) -> NotP
     return NotPipelined(Obstacle(rule, found, change, span))
 
 
-def _outermost(body: t.Body) -> Iterator[t.Parallel]:
+def outermost(body: t.Body) -> Iterator[t.Parallel]:
     """The parallels directly inside a block, seen through control flow."""
     for op in body:
         if isinstance(op, t.Parallel):
             yield op
         else:
             for _, inner in bodies(op):
-                yield from _outermost(inner)
+                yield from outermost(inner)
 
 
 def warpgroups(block: t.Parallel) -> int:
     """The number of warpgroups among which the levels inside ``block`` divide its work.  Raises NotPipelined."""
     found: set[int] = set()
-    for p in _outermost(block.body):
+    for p in outermost(block.body):
         n, level = count(p), p.level
         if n is None or level is None or level.kind == "block":
             raise refuse("level", "a level has no constant extent", "use a constant", p.span)
