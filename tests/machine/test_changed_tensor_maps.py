@@ -19,7 +19,10 @@ from tilemma.machine.isa.tensormap import TensorMapImage
 @given(st.data())
 def test_tensor_maps_survive_as_bytes(data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 5))
-    draw = lambda low, high, n: tuple(data.draw(st.integers(low, high)) for _ in range(n))  # noqa: E731
+
+    def draw(low: int, high: int, n: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.integers(low, high)) for _ in range(n))
+
     image = TensorMapImage(
         data.draw(st.sampled_from(["u8", "f16", "f32", "f64", "bf16", "tf32", "s32"])), draw(1, 1 << 32, rank),
         draw(0, 1 << 36, rank - 1), draw(1, 256, rank), draw(1, 8, rank),

@@ -245,14 +245,19 @@ def of(x: ArrayRef, dtype: str) -> ArrayRef:
     return x._replace(dtype=dtypes.dtype(dtype))
 
 
-@pytest.mark.parametrize("index", range(len(PIPELINED)))
-@pytest.mark.parametrize("activation, out", [(None, "f16"), ("gelu", "f16"), ("gelu", "f32")])
-def test_kernels_keep_to_registers(index: int, activation: str | None, out: str) -> None:
-    """No spills and no warnings of the assembler for the kernels that the plan takes for large products."""
+@pytest.fixture
+def ptxas() -> None:
     try:
         find_tool("ptxas")
     except ToolError as e:
         pytest.skip(e.message)
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("index", range(len(PIPELINED)))
+@pytest.mark.parametrize("activation, out", [(None, "f16"), ("gelu", "f16"), ("gelu", "f32")])
+def test_kernels_keep_to_registers(index: int, activation: str | None, out: str) -> None:
+    """No spills and no warnings of the assembler for the kernels that the plan takes for large products."""
     p = problem(4096, 4096, 4096)
     p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""), out=of(p.out, out))
     tile, _ = PIPELINED[index]
@@ -276,13 +281,10 @@ def test_large_results_of_4_bytes_are_stored_by_tma() -> None:
         assert ranked(replace(p, out=of(p.out, out)), H200)[0].plan.store == "tma"
 
 
+@pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("rows", [104, 152, 200, 248])
 @pytest.mark.parametrize("activation", [None, "gelu"])
 def test_kernels_that_store_transposes_keep_to_registers(rows: int, activation: str | None) -> None:
-    try:
-        find_tool("ptxas")
-    except ToolError as e:
-        pytest.skip(e.message)
     p = problem(rows, 4096, 4096)
     p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
     wide = {x.tile: x for x in candidates(p, H200) if x.swap and x.tile[1] == rows and x.store == "tma"}
