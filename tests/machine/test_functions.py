@@ -241,6 +241,13 @@ def test_special_registers_that_hold_nothing_here() -> None:
     assert (values(kernel("mov.u32 %r1, %envreg3; mov.u32 %r2, %pm0;")) == 0).all()
 
 
+def test_the_workspace_of_a_cooperative_launch() -> None:
+    """`grid.sync` counts in the second word of the memory at %envreg1 (high) and %envreg2 (low)."""
+    count = """mov.u32 %r2, %envreg2; mov.u32 %r3, %envreg1; mov.b64 %d2, {%r2, %r3};
+      atom.add.release.gpu.u32 %r1, [%d2+4], 1;"""
+    assert set(values(kernel(count)).tolist()) == set(range(32))
+
+
 def test_the_examples_still_parse_without_errors() -> None:
     for path in sorted(Path("examples/ptx").glob("*.ptx")):
         assert all(e.refused is None for e in parse(path.read_text(), path.name).entries.values())

@@ -386,3 +386,54 @@ def test_a_sequentially_consistent_fence_of_another_thread_beyond_a_barrier(
         assert out.tolist() == list(range(64))
     else:
         assert {h.code for h in verdict.hazards} == {"race"}
+
+
+# Each thread stores a value and takes a ticket; the thread with the last ticket reads all of them.
+LAST = (
+    HEAD
+    + """.visible .entry k(.param .u64 out) {
+  .shared .align 4 .b8 values[256]; .shared .u32 count;
+  .reg .b64 %o; .reg .b32 %r<8>; .reg .pred %p<4>;
+  ld.param.u64 %o, [out]; mov.u32 %r0, %tid.x; shl.b32 %r1, %r0, 2;
+  mov.u32 %r2, values; add.u32 %r2, %r2, %r1;
+  setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.u32 [count], 0;
+  bar.sync 0;
+  st.shared.u32 [%r2], %r0;
+  TICKET
+  setp.ne.u32 %p1, %r3, 63; @%p1 bra END;
+  AFTER
+  mov.u32 %r4, 0; mov.u32 %r5, values; mov.u32 %r6, 0;
+SUM:
+  ld.shared.u32 %r7, [%r5]; add.u32 %r4, %r4, %r7; add.u32 %r5, %r5, 4;
+  add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, 64; @%p2 bra SUM;
+  st.global.u32 [%o], %r4;
+END:
+  ret;
+}
+"""
+)
+TICKET = "atom.{0}.cta.shared.add.u32 %r3, [count], 1;"
+
+
+@pytest.mark.parametrize(
+    ("ticket", "after", "sound"),
+    [
+        (TICKET.format("acq_rel"), "", True),
+        ("fence.acq_rel.cta; " + TICKET.format("relaxed"), "fence.acq_rel.cta;", True),
+        ("fence.acq_rel.cta; " + TICKET.format("acquire"), "", True),
+        (TICKET.format("relaxed"), "", False),
+        (TICKET.format("release"), "", False),
+        (TICKET.format("acquire"), "", False),
+        ("fence.acq_rel.cta; " + TICKET.format("relaxed"), "", False),
+        (TICKET.format("relaxed"), "fence.acq_rel.cta;", False),
+    ],
+)
+@pytest.mark.parametrize("threads", [64, 32])
+def test_a_lane_observes_the_lanes_before_it(ticket: str, after: str, sound: bool, threads: int) -> None:
+    """The lanes of one atomic operation take effect one after the other."""
+    ptx = LAST.replace("TICKET", ticket).replace("AFTER", after)
+    ptx = ptx.replace("63", str(threads - 1)).replace("%r6, 64", f"%r6, {threads}")
+    out = np.zeros(1, np.uint32)
+    verdict = machine.check(ptx, {"grid": 1, "block": threads}, {"out": out}, schedules=6)
+    assert verdict.ok == sound, str(verdict)
+    assert out[0] == threads * (threads - 1) // 2 or not sound

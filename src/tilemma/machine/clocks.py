@@ -215,6 +215,11 @@ class Clocks:
             if not isinstance(rows, slice):
                 mine[rows, : len(theirs)] = part
 
+    def pass_on(self, rows: npt.NDArray[np.int64]) -> None:
+        """Each of the threads ``rows`` learns what those before it know."""
+        for table in (self.seen, self.fenced):
+            table[rows, : self.used] = np.maximum.accumulate(table[rows, : self.used], axis=0)
+
     def _acquire_foreign(self, rows: Rows, message: Message) -> None:
         news = dict(message.foreign or {})
         own = news.pop(self.cluster, None)

@@ -31,7 +31,7 @@ from tilemma.machine.syntax import Entry, Module
 from tilemma.machine.timeline import Timeline
 from tilemma.machine.traced import TracedMachine
 from tilemma.machine.undefined_memory import followable
-from tilemma.machine.variables import place_variables
+from tilemma.machine.variables import place_variables, place_workspace
 
 MAX_STEPS = 20_000_000
 
@@ -226,6 +226,7 @@ class Job:
         placed, maps = binding.fill_parameters(b, self.entry, self.program, machine.memory)
         machine.tensor_maps = maps
         place_variables(self.program, machine.memory)
+        machine.workspace = place_workspace(self.program, machine.memory)
         return machine, placed
 
     def run(self, *, write_back: bool = True, retry: bool = True, **options: Any) -> Report:

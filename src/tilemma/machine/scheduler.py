@@ -87,6 +87,8 @@ class Machine(Choices):
         self.memory = GlobalMemory()
         self.names = SharedNames()
         self.tensor_maps: dict[int, Any] = {}
+        # The address of the memory of a cooperative launch.
+        self.workspace = 0
         self.performance = Performance()
         self.released: dict[Any, Any] = {}
         # By number; without clusters that left no records for races on global memory.

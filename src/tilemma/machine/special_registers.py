@@ -51,6 +51,8 @@ def special_value(machine: Machine, name: str, cta: Cta) -> Any:
         "%total_smem_size": machine.shared_bytes,
         "%aggr_smem_size": machine.shared_base + machine.shared_bytes,
         "%reserved_smem_offset_begin": 0,
+        "%envreg1": machine.workspace >> 32,
+        "%envreg2": machine.workspace & 0xFFFFFFFF,
         "%lanemask_eq": bit,
         "%lanemask_lt": bit - one,
         "%lanemask_le": bit + bit - one,

@@ -132,6 +132,34 @@ def before_read(
     return known
 
 
+def in_turn(f: Frame, lanes: Any, addr: Any, order: str, ins: Instruction) -> None:
+    """Atomic operations of one instruction take effect in the order of ``lanes``, of which some share an address:
+    each observes those before it there."""
+    w = f.w
+    clocks = w.cta.cluster.clocks
+    fence_scope, message = w.fence_message or (GPU, None)
+    if order == "release" or (order != "acq_rel" and message is None):
+        return
+    groups: dict[int, list[int]] = {}
+    for lane, address in zip(lanes.tolist(), addr.tolist(), strict=True):
+        groups.setdefault(address, []).append(lane)
+    if order == "acq_rel":
+        for group in groups.values():
+            clocks.pass_on(w.first + np.array(group))
+        return
+    assert message is not None
+    later = [lane for group in groups.values() for lane in group[1:]]
+    if order == "acquire":
+        clocks.acquire(_rows(f, later), message)
+        return
+    w.brought = w.brought or []
+    for i, (takes, found) in enumerate(w.brought):
+        if found.message is message:
+            w.brought[i] = sorted({*takes, *later}), found
+            return
+    w.brought.append((later, Released(message, w.cta, min(scope_of(ins), fence_scope))))
+
+
 def _keys(f: Frame, addr: Any) -> list[Any]:
     """The key of each address."""
     keys: list[Any] = addr.tolist()

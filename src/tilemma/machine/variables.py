@@ -33,6 +33,20 @@ def place_variables(program: Program, memory: GlobalMemory) -> None:
         memory.add(Allocation(name, address, data, variable.size, writable=variable.space == "global"))
 
 
+# The words of the address of a cooperative launch's memory.
+WORKSPACE_HIGH, WORKSPACE_LOW = "%envreg1", "%envreg2"
+
+
+def place_workspace(program: Program, memory: GlobalMemory) -> int:
+    """The address of the memory in which the CTAs of a cooperative launch wait for each other (`grid.sync` of
+    CUDA C++), 0 for a program that does not ask for it."""
+    if not {WORKSPACE_HIGH, WORKSPACE_LOW} & set(program.special_rows.values()):
+        return 0
+    allocation = memory.allocate("the workspace of the grid", 32)
+    allocation.data[:] = 0
+    return allocation.base
+
+
 def _address(program: Program, variable: Variable, target: str, generic: bool) -> int:
     """The address of a variable or function that an initial value names."""
     if target in program.global_symbols:

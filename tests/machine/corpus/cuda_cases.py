@@ -266,6 +266,14 @@ def producer_consumer() -> Built:
 
 
 @case("sync", 4, 64)
+def grid_barrier() -> Built:
+    """The launch is cooperative: `grid.sync` finds its counter through %envreg1 and 2."""
+    data, start = np.arange(256, dtype=I32) + 1, np.arange(256) % 64 + np.arange(256) // 64
+    sums = sum(data[(start + i) % 256] for i in range(0, 256, 64))
+    return {"data": np.zeros(256, I32), "sums": np.zeros(256, I32)}, {"data": data, "sums": sums}
+
+
+@case("sync", 4, 64)
 def own_grid_barrier() -> Built:
     data = np.arange(256, dtype=I32) * 3
     args = {"data": np.zeros(256, I32), "sums": np.zeros(256, I32), "arrived": np.zeros(1, U32)}

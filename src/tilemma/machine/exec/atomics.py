@@ -131,6 +131,9 @@ def atom(d: Decoder) -> None:
         if int(addr[0]) >= SHARED_WINDOW:
             addr = addr - SHARED_WINDOW
         known = strong.before_read(f, lanes, addr, order, ins)
+        turns = _turns(f, addr)
+        if turns is not None and not red:
+            strong.in_turn(f, lanes[turns], addr[turns], order, ins)
         strong.before_write(f, lanes, addr, order, ins, known)
         load, store = (
             (access.shared_load, access.shared_store)
@@ -145,7 +148,7 @@ def atom(d: Decoder) -> None:
             old = load(f, ins, lanes, addr, width, "atom")
         if kind == "b128":
             desired = third.gather(w, lanes, width) if third else None
-            after, before = _exchange_wide(f, addr, old, value.gather(w, lanes, width), desired)
+            after, before = _exchange_wide(turns, addr, old, value.gather(w, lanes, width), desired)
             store(f, ins, lanes, addr, width, after, "atom")
             if result is not None:
                 result.scatter(w, lanes, before)
@@ -153,7 +156,7 @@ def atom(d: Decoder) -> None:
             return
         b = value.gather(w, lanes, width).view(WORDS[size]).reshape(len(lanes), -1)
         c = third.gather(w, lanes, width) if third else None
-        before, after = _combine(f, f2, at_once, addr, old, b, c, WORDS[size])
+        before, after = _combine(turns, f2, at_once, addr, old, b, c, WORDS[size])
         stored = after.view(old.dtype).reshape(old.shape)
         if place is not None:
             global_access.atomic_store(w, ins, place[0], lanes, addr, stored)
@@ -168,14 +171,21 @@ def atom(d: Decoder) -> None:
     d.visible(run)
 
 
-def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, Any]:
+def _turns(f: Frame, addr: Any) -> list[int] | None:
+    """A random order of the operations; None where their addresses all differ."""
+    turns = list(range(len(addr)))
+    if len(set(addr.tolist())) == len(turns):
+        return None
+    f.w.cta.machine.random.shuffle(turns)
+    return turns
+
+
+def _exchange_wide(turns: list[int] | None, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, Any]:
     """`exch` (c is None) or `cas` of 128 bits, rows of two words: (final value of each address, value that each
     lane read)."""
     memory = {int(a): tuple(x) for a, x in zip(addr, old.tolist(), strict=True)}
     before = old.copy()
-    order = list(range(len(addr)))
-    f.w.cta.machine.random.shuffle(order)
-    for i in order:
+    for i in turns or range(len(addr)):
         a = int(addr[i])
         before[i] = memory[a]
         if c is None:
@@ -185,18 +195,17 @@ def _exchange_wide(f: Frame, addr: Any, old: Any, b: Any, c: Any) -> tuple[Any, 
     return np.array([memory[int(a)] for a in addr], np.uint64), before
 
 
-def _combine(f: Frame, f2: Any, at_once: Any, addr: Any, old: Any, b: Any, c: Any, word: Any) -> tuple[Any, Any]:
-    """Apply the lanes' operations in a random order: (value that each lane read, final value of each address)."""
-    n = len(addr)
-    cells = old.view(word).reshape(n, -1)
-    if len(set(addr.tolist())) == n:
+def _combine(
+    turns: list[int] | None, f2: Any, at_once: Any, addr: Any, old: Any, b: Any, c: Any, word: Any
+) -> tuple[Any, Any]:
+    """Apply the operations in the order ``turns``: (value that each lane read, final value of each address)."""
+    cells = old.view(word).reshape(len(addr), -1)
+    if turns is None:
         return cells, at_once(cells, b, c if c is None else c[:, None])
     before, after = cells.copy(), cells.copy()
-    order = list(range(n))
-    f.w.cta.machine.random.shuffle(order)
     for item in range(cells.shape[1]):
         memory = {int(a): int(x) for a, x in zip(addr, cells[:, item], strict=True)}
-        for i in order:
+        for i in turns:
             a = int(addr[i])
             before[i, item] = memory[a]
             memory[a] = f2(memory[a], int(b[i, item]), int(c[i]) if c is not None else 0)
