@@ -86,7 +86,10 @@ def attempt(task: tuple[str, str]) -> Tried:
     if verdict.ok:
         return seen
     found = advise(mutant.ptx, launch, before, verdict)
-    cured = found is not None and right(CASES[name], found.ptx, launch, options)
+    # Spinning for a lock may take long in some schedule.
+    cured = found is not None and right(
+        CASES[name], found.ptx, launch, {**options, "max_steps": 50 * instructions + 500_000}
+    )
     return Tried(
         name, key, mutant.line, mutant.what, tuple(dict.fromkeys(h.code for h in verdict.hazards)),
         found.text if found else "", found.tried if found else 0, cured, round(time.process_time() - start, 2),

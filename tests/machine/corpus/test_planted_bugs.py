@@ -236,6 +236,18 @@ ADVISED = {
         r"cp\.async\.mbarrier\.arrive[^;]*;",
         "cp.async.mbarrier.arrive",
     ),
+    "the turn that is not passed on": ("engines-ping_pong", r"bar\.arrive 1, 256;", "bar.arrive 1, 256;"),
+    "the init of the first stage": ("features-bulk_ring", r"mbarrier\.init[^;]*;", "full+0]"),
+    "an arrival whose state is waited for": (
+        "sync-bulk_copy",
+        r"mbarrier\.arrive\.shared::cta\.b64[^;]*;",
+        "mbarrier.arrive",
+    ),
+    "the guard of a tensor store": (
+        "triton_descriptors_persistent-descriptors",
+        r"@%p48(?= cp\.async\.bulk\.tensor)",
+        "@%p48",
+    ),
     "the barrier behind a run of stores": (
         "triton_matmul_nt_f16_sm90_3-matmul_nt",
         r"bar\.sync\s+0;(?=\s+selp\.b32\s+%r225)",

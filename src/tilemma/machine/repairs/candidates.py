@@ -45,7 +45,8 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     "mbarrier-elsewhere": (ordering.ranks,),
     "copy-by-many": (mbarrier.guards,),
     "deadlock": (
-        mbarrier.counts, mbarrier.bytes_expected, mbarrier.parities, ordering.named_barriers, mbarrier.arrivals,
+        mbarrier.counts, mbarrier.bytes_expected, mbarrier.parities, ordering.turns, ordering.named_barriers,
+        mbarrier.arrivals,
     ),
     "barrier-count": (ordering.named_barriers, ordering.barriers),
     "uninitialised-register": (mbarrier.tokens, *_WAITS),

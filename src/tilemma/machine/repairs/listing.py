@@ -133,6 +133,14 @@ class Flow:
         last = min([x for x in self.starts if x > i], default=len(self.instructions)) - 1
         return first, last
 
+    def following(self, first: int) -> list[int]:
+        """The first instructions of the blocks that may follow the block of ``first``."""
+        last = self.block(first)[1]
+        ins = self.instructions[last]
+        target = ins.operands[0] if ins.parts[0] == "bra" and ins.operands else None
+        jump = [self.labels[target.name]] if isinstance(target, Symbol) and target.name in self.labels else []
+        return jump if ins.parts[0] in _ENDS and ins.guard is None else [*jump, last + 1]
+
     def block_end(self, i: int) -> Position:
         last = self.instructions[self.block(i)[1]]
         return before(last) if last.parts[0] in _ENDS else after(last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilemma.machine.repairs.listing import Edit, Repair, after, before, insertion, unique
+from tilemma.machine.repairs.listing import Edit, Position, Repair, after, before, insertion, unique
 from tilemma.machine.repairs.ordering import CTA, replaced
 from tilemma.machine.repairs.problem import Problem, immediate
 from tilemma.machine.syntax import Address, Immediate, Instruction, Operand, Register, Symbol
@@ -93,20 +93,25 @@ def _address(p: Problem, ins: Instruction | None) -> str | None:
     if not found:
         return None
     # A copy names it last, an mbarrier instruction has no other address.
-    name, offset = _variable(p, found[-1].base), found[-1].offset
+    name, offset = _variable(p, ins, found[-1].base), found[-1].offset
     if name is not None:
         return f"[{name[0]}+{name[1] + offset}]"
     source = p.listing.source(ins)
     return source[source.rindex("[") : source.rindex("]") + 1]
 
 
-def _variable(p: Problem, operand: Operand) -> tuple[str, int] | None:
-    """The shared variable and the offset in a register, through `mov` and `add` of constants."""
+def _writes(p: Problem, ins: Instruction, operand: Operand) -> list[Instruction]:
+    """The writes of a register of ``ins``; functions have registers of the same names."""
+    return [e for e in p.listing.flow(ins).instructions if e.operands and e.operands[0] == operand]
+
+
+def _variable(p: Problem, ins: Instruction, operand: Operand) -> tuple[str, int] | None:
+    """The shared variable and the offset in a register of ``ins``, through `mov` and `add` of constants."""
     offset = 0
     for _ in range(8):
         if isinstance(operand, Symbol):
             return operand.name, offset
-        writes = [e for e in p.listing if e.operands and e.operands[0] == operand]
+        writes = _writes(p, ins, operand)
         if not isinstance(operand, Register) or len(writes) != 1 or writes[0].guard is not None:
             return None
         made = writes[0]
@@ -118,11 +123,11 @@ def _variable(p: Problem, operand: Operand) -> tuple[str, int] | None:
     return None
 
 
-def _value(p: Problem, operand: Operand) -> int | None:
-    """A constant, or that which the only write of a register moves into it."""
+def _value(p: Problem, ins: Instruction, operand: Operand) -> int | None:
+    """A constant, or that which the only write of a register of ``ins`` moves into it."""
     if isinstance(operand, Immediate):
         return int(operand.value)
-    writes = [e for e in p.listing if e.operands and e.operands[0] == operand]
+    writes = _writes(p, ins, operand)
     return immediate(writes[0], 1) if len(writes) == 1 and writes[0].parts[0] == "mov" else None
 
 
@@ -137,7 +142,9 @@ def _definition(p: Problem, ins: Instruction) -> list[Instruction]:
 
 def _neighbours(p: Problem, inits: list[Instruction]) -> list[str]:
     """The mbarriers beside those that are initialised, in the same array."""
-    places = {_variable(p, op.base) for ins in inits for op in ins.operands if isinstance(op, Address)} - {None}
+    places = {_variable(p, ins, op.base) for ins in inits for op in ins.operands if isinstance(op, Address)} - {
+        None
+    }
     known = [place for place in places if place is not None]
     beside = [(name, offset + step) for name, offset in sorted(known) for step in (8, -8)]
     return [f"[{name}+{offset}]" for name, offset in beside if offset >= 0 and (name, offset) not in places]
@@ -146,7 +153,7 @@ def _neighbours(p: Problem, inits: list[Instruction]) -> list[str]:
 def inits(p: Problem) -> Iterator[Repair]:
     """`mbarrier.init` by one thread, with a count of the program or of its block, then a barrier."""
     others = p.having("mbarrier.init")
-    known = [n for ins in others if (n := _value(p, ins.operands[-1])) is not None]
+    known = [n for ins in others if (n := _value(p, ins, ins.operands[-1])) is not None]
     known += [c for ins in p.listing if ins.parts[0] == "mov" and 0 < (c := immediate(ins, 1) or 0) <= 1024]
     numbers = list(dict.fromkeys([p.threads, 1, *known, p.threads // 32, 32]))[:8]
     yield from _named_only(p, others, numbers)
@@ -200,7 +207,7 @@ def _named_only(p: Problem, inits: list[Instruction], counts: list[int]) -> Iter
             if ins.parts[0] not in ("add", "mov") or ins.operands[0] not in p.unread:
                 continue
             start = flow.block(i)[0]
-            if start in guards or _variable(p, ins.operands[0]):
+            if start in guards or _variable(p, ins, ins.operands[0]):
                 for count in dict.fromkeys([*texts[:2], str(p.threads), "1"]):
                     init = f"mbarrier.init.shared::cta.b64 [{ins.operands[0]}], {count};"
                     yield insertion(flow.block_end(i), guards.get(start, "") + init)
@@ -246,9 +253,17 @@ def tokens(p: Problem) -> Iterator[Repair]:
         for size in [str(op) for op in copy.operands if isinstance(op, Register)]:
             text = f"mbarrier.arrive.expect_tx.shared::cta.b64 {register}, {address}, {size};"
             yield insertion(after(copy), p.guard(copy) + text)
-    for _, address in waits:
-        for place in p.places()[:8]:
+    for wait, address in waits:
+        for place in [*_beside(p, wait), *p.places()[:8]]:
             yield insertion(place, f"mbarrier.arrive.shared::cta.b64 {register}, {address};")
+
+
+def _beside(p: Problem, wait: Instruction) -> list[Position]:
+    """The ends of the blocks that do not write the state of ``wait``, and join a block that does."""
+    flow = p.listing.flow(wait)
+    writing = {flow.block(flow.index[w])[0] for w in _writes(p, wait, wait.operands[-1])}
+    joins = {x for first in writing for x in flow.following(first)}
+    return [flow.block_end(x) for x in flow.starts if x not in writing and joins & set(flow.following(x))]
 
 
 def arrivals(p: Problem) -> Iterator[Repair]:
@@ -286,11 +301,16 @@ def arrivals(p: Problem) -> Iterator[Repair]:
 def guards(p: Problem) -> Iterator[Repair]:
     """One thread instead of all executes an arrival, an init or a bulk copy."""
     known = dict.fromkeys(p.guard(ins) for ins in p.having("mbarrier", "cp.async.bulk") if ins.guard)
+    unread = [r for r in p.unread if isinstance(r, Register) and r.type == "pred"]
     for ins in p.having("mbarrier.arrive", "mbarrier.init", "cp.async.bulk", "mbarrier.expect_tx"):
         if ins.guard is None and not any(x in ins.parts for x in ("commit_group", "wait_group")):
             source = p.listing.source(ins)
             words = f"let one thread execute PTX line {ins.line}"
-            for guard in known:
+            # First by a predicate that its block computes for nothing else.
+            flow = p.listing.flow(ins)
+            first = flow.block(flow.index[ins])[0]
+            own = [r for r in unread if any(first <= flow.index[w] < flow.index[ins] for w in _writes(p, ins, r))]
+            for guard in dict.fromkeys([*(f"@{r} " for r in own), *known]):
                 yield Repair(f"{words}: {guard.strip()}", (Edit(ins.start, ins.start, guard),))
             yield Repair(words, (Edit(ins.start, ins.end, _ONE.format(source)),))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
+from operator import eq
 
-from tilemma.machine.repairs.listing import Edit, Position, Repair, after, before, insertion, unique
+from tilemma.machine.repairs.listing import Edit, Flow, Position, Repair, after, before, insertion, unique
 from tilemma.machine.repairs.problem import Problem, immediate
 from tilemma.machine.syntax import Address, Immediate, Instruction, Register
 
@@ -32,8 +34,7 @@ def _named(p: Problem) -> list[str]:
     found: dict[str, None] = {}
     for ins in p.listing:
         if ins.opcode.startswith(("bar.sync", "barrier.sync", "bar.warp.sync")):
-            text = p.listing.source(ins)
-            found[" ".join(text[text.index(ins.opcode) :].split())] = None
+            found[_unguarded(p, ins)] = None
     return [t for t in found if t not in (CTA, WARP)]
 
 
@@ -98,6 +99,35 @@ def named_barriers(p: Problem) -> Iterator[Repair]:
         for verb in ("bar.arrive", "bar.sync"):
             for place in unique([*ends, *starts]):
                 yield insertion(place, f"{verb} {operands}")
+
+
+def turns(p: Problem) -> Iterator[Repair]:
+    """The missing arrival at a named barrier, in places between the same barriers as another arrival there; then
+    where one of the two is the same."""
+    known: dict[str, set[tuple[str, str]]] = {}
+    gaps: list[tuple[Flow, int, int, tuple[str, str]]] = []
+    for flow in p.listing.flows:
+        all_ = [i for i, ins in enumerate(flow.instructions) if ins.parts[0] in ("bar", "barrier")]
+        texts = ["", *(_unguarded(p, flow.instructions[i]) for i in all_), ""]
+        for i, around in zip(all_, zip(texts, texts[2:], strict=False), strict=True):
+            if "arrive" in flow.instructions[i].parts and len(flow.instructions[i].operands) > 1:
+                known.setdefault(_unguarded(p, flow.instructions[i]), set()).add(around)
+        edges = [-1, *all_, len(flow.instructions) - 1]
+        gaps += [(flow, a, b, c) for (a, b), c in zip(pairwise(edges), pairwise(texts), strict=True)]
+    for alike in (2, 1):
+        for text, contexts in known.items():
+            for flow, a, b, between in gaps:
+                if max(sum(map(eq, between, c)) for c in contexts) == alike:
+                    inside = [i for i in flow.starts if a < i <= b]
+                    ends = [flow.block_end(i) for i in (a, *inside) if i >= 0 and flow.block(i)[1] < b]
+                    starts = [before(flow.instructions[i]) for i in (*inside, b)]
+                    for place in unique([*ends, *starts]):
+                        yield insertion(place, text)
+
+
+def _unguarded(p: Problem, ins: Instruction) -> str:
+    """An instruction as it is written, without its guard."""
+    return " ".join(p.listing.source(ins)[len(p.guard(ins)) :].split())
 
 
 def replaced(p: Problem, ins: Instruction, old: str, new: str, words: str) -> Repair:
