@@ -72,6 +72,13 @@ def test_columns_beside_the_widest_boxes_are_stored_in_boxes_of_their_own(column
     assert multiply(plan, (136, columns + 24, 72), 0, {}, arch="sm_90a") <= 1
 
 
+@pytest.mark.parametrize("rows, groups, columns", [(64, 1, 88), (128, 2, 168), (192, 3, 104), (256, 2, 120)])
+def test_tiles_chosen_for_their_number(rows: int, groups: int, columns: int) -> None:
+    """One block computes four of them, each stored while the next is multiplied where registers suffice."""
+    plan = Plan("pipelined", (rows, columns, 64), groups, 3, grid=1, store="tma")
+    assert multiply(plan, (rows + 8, columns + 24, 392), 0, {}, arch="sm_90a") <= 1
+
+
 @pytest.mark.parametrize("layout", range(4))
 @pytest.mark.parametrize("store", ["tma", "direct"])
 def test_layouts_and_stores(layout: int, store: str) -> None:

@@ -315,6 +315,14 @@ def test_few_rows_leave_no_round_half_empty(columns: int) -> None:
     assert count <= H200.sms or count / (-(-count // H200.sms) * H200.sms) > 0.8
 
 
+@pytest.mark.parametrize("shape", [(1280, 5120, 2688), (2688, 2048, 2432), (1408, 6272, 1408)])
+def test_large_products_fill_their_last_round(shape: tuple[int, int, int]) -> None:
+    """Columns of tiles are chosen for the number of tiles."""
+    p = problem(*shape)
+    count = tasks(p, ranked(p, H200)[0].plan)
+    assert count / (-(-count // H200.sms) * H200.sms) > 0.95
+
+
 @pytest.mark.parametrize("size", [4096, 8192])
 def test_blocks_share_tiles_of_promoted_sums(size: int) -> None:
     p = problem(size, size, size, "f8_e4m3")

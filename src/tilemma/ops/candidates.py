@@ -34,6 +34,12 @@ LEAST_RING = 5
 WIDEST_FITTED, WIDEST_FINISHED = 248, 224
 # More columns and the pieces of a store do not fit beside the sums of 128 rows.
 WIDEST_OF_256 = 192
+# Tiles that are chosen for the number of them: rows and warpgroups, columns, in how many numbers of rounds each,
+# and how many rounds at most.
+BALANCED = ((256, 2), (192, 3), (128, 2), (64, 1))
+WIDEST, NARROWEST_BALANCED, BALANCED_ROUNDS, MOST_ROUNDS = 256, 72, 3, 10
+# Results with so many rows or columns have tiles of their own.
+FEW_ROWS = 256
 # Columns of a tile that has a half or a third of all of them.
 NARROWEST_PART = 40
 # Five were 1 to 3 % slower than four.
@@ -145,7 +151,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
     for swap in (False, True):
-        if swap and m > 256 and not problem.grouped:
+        if swap and m > FEW_ROWS and not problem.grouped:
             break
         p = transposed_product(problem) if swap else problem
         ways = list(packs(p))
@@ -159,7 +165,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # parts of sectors: 433x962x318 took 1.09 times as long, 3713x2011x521 1.75 times.
         by_copy = size == 2 and not (by_tma or swap or p.grouped or p.promote) and p.out.strides[2] == 1
         turned = swap and _turns(p)
-        for wide, groups in dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16))):
+        tiles_tried = (*PIPELINED, *_fitted(p, 8 if turned else 16), *_balanced(p, on.sms))
+        for wide, groups in dict.fromkeys(tiles_tried):
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
@@ -229,6 +236,24 @@ def _fitted(p: Problem, unit: int) -> Iterator[tuple[tuple[int, int, int], int]]
             yield ((192, wide, 64), 3)
             if wide <= WIDEST_OF_256:
                 yield ((256, wide, 64), 2)
+
+
+def _balanced(p: Problem, sms: int) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """Tiles whose number is just below a multiple of ``sms``: the last of a few rounds leaves few SMs out."""
+    if p.grouped or p.promote or len(p.outer) != 1 or min(p.shape[:2]) <= FEW_ROWS:
+        return
+    if p.acc == "s32" and not p.plain:
+        # Some spill.
+        return
+    for rows, groups in BALANCED:
+        widest = WIDEST_OF_256 if rows > 128 else WIDEST
+        down = p.batch * cdiv(max(p.shape[0], 1), rows)
+        first = cdiv(down * max(1, p.shape[1] // widest), sms)
+        for rounds in range(first, min(first + BALANCED_ROUNDS, MOST_ROUNDS + 1)):
+            columns = cdiv(p.shape[1], max(1, rounds * sms // down))
+            wide = cdiv(columns, 8) * 8
+            if NARROWEST_BALANCED <= wide <= widest:
+                yield (rows, wide, 64), groups
 
 
 def _ring(p: Problem, plan: Plan, on: Hardware) -> int:
