@@ -23,9 +23,11 @@ def is_wgmma(op: t.Op) -> bool:
     return isinstance(op, t.Mma) and op.atom is not None and catalogue[op.atom].asynchronous
 
 
-def steady_variables(tree: Tree, nodes: list[Node]) -> dict[str, frozenset[str]]:
-    """The variables that keep the value of their declaration, which is one for all threads of the block; and the
-    loops in which each is declared."""
+def constant_variables(
+    tree: Tree, nodes: list[Node]
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+    """The variables that keep the value of their declaration, with the loops in which each is declared: those with
+    one value for all threads of the block, and the others."""
     setters: dict[str, list[Node]] = {}
     written: set[str] = set()
     inner: set[str] = {Dependence.MEMORY}
@@ -35,15 +37,16 @@ def steady_variables(tree: Tree, nodes: list[Node]) -> dict[str, frozenset[str]]
         written.update(v.base.name for v in written_views(n.op))
         if isinstance(n.op, t.Parallel):
             inner.update(i.name for i in n.op.indices)
-    found = {}
+    uniform, private = {}, {}
     for name, (first, *others) in setters.items():
         op = first.op
-        if others or not isinstance(op, t.Declare) or not inner.isdisjoint(tree.dependence.closure({name})):
+        if others or not isinstance(op, t.Declare):
             continue
-        if all(isinstance(x, Element) and _constant(x.view, written) for x in element_reads(op)):
-            loops = (n for n in first.ancestors() if isinstance(n.op, (t.For, t.While)))
-            found[name] = frozenset(loop_name(n) for n in loops)
-    return found
+        same = inner.isdisjoint(tree.dependence.closure({name}))
+        same = same and all(isinstance(x, Element) and _constant(x.view, written) for x in element_reads(op))
+        loops = (n for n in first.ancestors() if isinstance(n.op, (t.For, t.While)))
+        (uniform if same else private)[name] = frozenset(loop_name(n) for n in loops)
+    return uniform, private
 
 
 def _constant(view: View, written: set[str]) -> bool:
@@ -65,7 +68,7 @@ class Accesses:
             elif isinstance(n.op, t.DeclareFragment):
                 self._plans[n.op.name] = n.op
         self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, t.DeclareEvent)}
-        self._steady = steady_variables(tree, nodes)
+        steady, own = constant_variables(tree, nodes)
         found = {id(n): list(self._of(n)) for n in nodes}
         for n in nodes:
             if isinstance(n.op, t.TriggerEvent) and not n.op.ordered:
@@ -75,7 +78,7 @@ class Accesses:
             for a in accesses:
                 used.setdefault(a.resource, []).append(a)
         for a in (a for accesses in found.values() for a in accesses):
-            a.steady = self._steady
+            a.steady, a.own = steady, own
         quiet = {name for name, accesses in used.items() if not any(a.write for a in accesses)}
         self._found = {key: [a for a in accesses if a.resource not in quiet] for key, accesses in found.items()}
         self._overlaps: dict[tuple[int, int, frozenset[str], frozenset[str]], tuple[Bools, bool]] = {}

@@ -54,6 +54,13 @@ def _wrapped(x: Any) -> Any:
     return (x + _HALF) % (2 * _HALF) - _HALF
 
 
+@record
+class _OwnVariable(Var):
+    """The value of a variable in the threads of the instance that starts at thread ``start``."""
+
+    start: int
+
+
 @dataclass(eq=False)
 class Access:
     """One operation's access to one buffer or register tile (``%name``, private to each instance).
@@ -85,6 +92,8 @@ class Access:
     each: bool = False
     # The variables with one value for all threads of the block, and the loops in which each is declared.
     steady: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
+    # The other variables that are set once: each thread has a value of its own.
+    own: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
     # Of bodies, by id: whether all threads that execute the access get there.
     reached: dict[int, bool] = field(default_factory=dict, repr=False)
 
@@ -203,6 +212,8 @@ class Access:
 
     def loops_of(self, atom: Expr) -> frozenset[str]:
         """The loops whose iterations may change ``atom``."""
+        if isinstance(atom, _OwnVariable):
+            return self.own[atom.name]
         found = frozenset(x.name for x in walk(atom) if isinstance(x, Index))
         return found.union(*(self.steady.get(x.name, ()) for x in walk(atom) if isinstance(x, Var)))
 
@@ -238,6 +249,8 @@ class Access:
                     return self._offset(_unlimited(x, c)).times(c)
         if isinstance(e, Index) and (start := self._first(e)) is not None:
             return start.plus(_Offset(0, {e: 1}))
+        if isinstance(e, Var) and e.name in self.own and len(self.start) == 1:
+            return _Offset(0, {_OwnVariable(e.name, e.dtype, int(self.start[0])): 1})
         steady = all(
             isinstance(x, (Index, Dim, Scalar, Const, Binary, Select))
             or (isinstance(x, Var) and x.name in self.steady)
@@ -373,7 +386,7 @@ def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
     """
     if x.box is None or y.box is None:
         return False
-    if x.node is y.node and x.view is y.view and not any(_varies(o, carried) for o, _ in x.box):
+    if x.node is y.node and x.view is y.view and not any(_varies(x, o, carried) for o, _ in x.box):
         return True
     division = _division(x)
     if division is None or division != _division(y):
@@ -381,9 +394,9 @@ def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
     return all(_same_place(x, ox, oy, n, carried) for (ox, n), (oy, _) in zip(x.box, y.box, strict=True))
 
 
-def _varies(o: _Offset, carried: frozenset[str]) -> bool:
-    """Whether ``o`` may differ between iterations of the ``carried`` loops."""
-    return bool(o.loose[1]) or any(isinstance(i, Index) and i.name in carried for a in o.terms for i in walk(a))
+def _varies(x: Access, o: _Offset, carried: frozenset[str]) -> bool:
+    """Whether ``o``, an offset of ``x``, may differ between iterations of the ``carried`` loops."""
+    return bool(o.loose[1]) or any(not carried.isdisjoint(x.loops_of(a)) for a in o.terms)
 
 
 def _division(x: Access) -> Any:
