@@ -14,7 +14,7 @@ from tilemma.ir.tile import Barrier, For
 from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.launch import MAX_EXTENT
 from tilemma.passes.threads import Block, Node
-from tilemma.targets.ptx.passes.aliasing import Access, _Offset, overlap
+from tilemma.targets.ptx.passes.aliasing import Access, _Offset, overlap, same_mapping
 
 s32, s64 = dtypes.s32, dtypes.s64
 THREADS = 4
@@ -187,6 +187,23 @@ def test_lanes_that_stride_over_a_row_stay_apart() -> None:
         for carried in (frozenset[str](), frozenset("i")):
             assert (overlap(x, x, carried) == np.eye(THREADS, dtype=bool)).all()
         assert not overlap(x, x, frozenset("i"), frozenset("i")).any()
+
+
+def test_a_variable_that_is_set_once_has_one_value_in_an_instance_and_an_iteration() -> None:
+    """Known or not: offsets by it are compared in the instance that set it, until its loop goes on."""
+    loop = For(LOOP, const(0), const(5), const(1), ())
+    moved = binary("mul", VARIABLE, const(8))
+
+    def of(offset: Expr, instance: int) -> Access:
+        found = access(row(offset, 8, const(1)), loop)
+        found.start, found.threads = np.array([instance], dtype=np.int64), 2
+        found.own = {VARIABLE.name: frozenset({LOOP.name})}
+        return found
+
+    x, y, other = of(moved, 0), of(binary("add", moved, const(8)), 0), of(binary("add", moved, const(8)), 2)
+    assert not overlap(x, y, frozenset()).any() and overlap(x, x, frozenset()).all()
+    assert overlap(x, y, frozenset({LOOP.name})).all() and overlap(x, other, frozenset()).all()
+    assert same_mapping(x, x, frozenset()) and not same_mapping(x, x, frozenset({LOOP.name}))
 
 
 def test_offsets_that_are_far_apart_modulo_the_type() -> None:

@@ -27,7 +27,7 @@ def constant_variables(
     tree: Tree, nodes: list[Node]
 ) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
     """The variables that keep the value of their declaration, with the loops in which each is declared: those with
-    one value for all threads of the block, and the others."""
+    one value for all threads of the block, and those with one value for each instance of their level."""
     setters: dict[str, list[Node]] = {}
     written: set[str] = set()
     inner: set[str] = {Dependence.MEMORY}
@@ -44,8 +44,11 @@ def constant_variables(
             continue
         same = inner.isdisjoint(tree.dependence.closure({name}))
         same = same and all(isinstance(x, Element) and _constant(x.view, written) for x in element_reads(op))
-        loops = (n for n in first.ancestors() if isinstance(n.op, (t.For, t.While)))
-        (uniform if same else private)[name] = frozenset(loop_name(n) for n in loops)
+        loops = frozenset(loop_name(n) for n in first.ancestors() if isinstance(n.op, (t.For, t.While)))
+        if same:
+            uniform[name] = loops
+        elif not any(isinstance(n.op, t.Apply) for n in first.ancestors()):
+            private[name] = loops
     return uniform, private
 
 

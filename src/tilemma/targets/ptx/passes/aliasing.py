@@ -92,7 +92,7 @@ class Access:
     each: bool = False
     # The variables with one value for all threads of the block, and the loops in which each is declared.
     steady: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
-    # The other variables that are set once: each thread has a value of its own.
+    # The other variables that are set once: each instance has a value of its own.
     own: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
     # Of bodies, by id: whether all threads that execute the access get there.
     reached: dict[int, bool] = field(default_factory=dict, repr=False)
