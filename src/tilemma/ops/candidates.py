@@ -165,8 +165,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # parts of sectors: 433x962x318 took 1.09 times as long, 3713x2011x521 1.75 times.
         by_copy = size == 2 and not (by_tma or swap or p.grouped or p.promote) and p.out.strides[2] == 1
         turned = swap and _turns(p)
-        tiles_tried = (*PIPELINED, *_fitted(p, 8 if turned else 16), *_balanced(p, on.sms))
-        for wide, groups in dict.fromkeys(tiles_tried):
+        usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
+        for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms))):
             tile = tile_for(problem, wide)
             if not promotable(problem, tile, groups):
                 continue
@@ -188,7 +188,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
                 for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
-                    if p.grouped and cluster != (1, 1):
+                    if cluster != (1, 1) and (p.grouped or (wide, groups) not in usual):
                         continue
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = _ring(p, plan, on)
@@ -242,18 +242,17 @@ def _balanced(p: Problem, sms: int) -> Iterator[tuple[tuple[int, int, int], int]
     """Tiles whose number is just below a multiple of ``sms``: the last of a few rounds leaves few SMs out."""
     if p.grouped or p.promote or len(p.outer) != 1 or min(p.shape[:2]) <= FEW_ROWS:
         return
-    if p.acc == "s32" and not p.plain:
-        # Some spill.
-        return
     for rows, groups in BALANCED:
         widest = WIDEST_OF_256 if rows > 128 else WIDEST
         down = p.batch * cdiv(max(p.shape[0], 1), rows)
         first = cdiv(down * max(1, p.shape[1] // widest), sms)
         for rounds in range(first, min(first + BALANCED_ROUNDS, MOST_ROUNDS + 1)):
             columns = cdiv(p.shape[1], max(1, rounds * sms // down))
-            wide = cdiv(columns, 8) * 8
-            if NARROWEST_BALANCED <= wide <= widest:
-                yield (rows, wide, 64), groups
+            # wgmma of integers has no odd multiples of 8.
+            for unit in (16,) if p.acc == "s32" else (8, 16):
+                wide = cdiv(columns, unit) * unit
+                if NARROWEST_BALANCED <= wide <= widest:
+                    yield (rows, wide, 64), groups
 
 
 def _ring(p: Problem, plan: Plan, on: Hardware) -> int:

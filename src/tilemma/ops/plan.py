@@ -166,6 +166,9 @@ LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # The same of a tile here: before its first step, and to store a byte by TMA, by a copy from shared memory, and
 # from registers.
 START, STORED, COPIED, DIRECT = 2.5e-07, 1.9e-11, 4e-11, 6.3e-11
+# Tiles of so many steps are stored while the next one is multiplied, if the registers of a thread, of two and of
+# three warpgroups, hold the sums and the packed tile besides others.  How much longer other stores take.
+LONG_LOOP, THREADS, OTHERS, ROLE_REGISTERS, EXPOSED = 8, 128, 40, {2: 232, 3: 160}, 2
 # Adding parts: a launch, and bytes a second.
 ADD, ADD_RATE = 1.9e-06, 3540000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
@@ -326,6 +329,19 @@ def _parts(p: Problem, plan: Plan) -> float:
     return BY_COLUMNS.get(columns, 1.0) * tall * (SAME_TILES if same else 1.0)
 
 
+def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
+    """How often storing a tile adds to the time of ``rounds`` tiles of ``steps`` steps."""
+    if p.grouped or plan.store != "tma" or plan.split > 1 or steps < LONG_LOOP:
+        return rounds
+    sums = plan.tile[0] // plan.groups * plan.tile[1] / THREADS
+    kept = sums * p.out.dtype.bits / 32
+    fit = plan.groups > 1 and sums + kept + OTHERS <= ROLE_REGISTERS[plan.groups]
+    if p.out.dtype.bits > 16 or not fit:
+        return EXPOSED * rounds
+    # Each is stored while the next is multiplied, but parts of sectors take their time.
+    return 1 if plan.tile[1] % 16 == 0 else rounds + 1
+
+
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
     p = transposed_product(problem) if plan.swap else problem
@@ -357,7 +373,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
     begin, byte = (FILL, STORE) if p.grouped else (START, {"tma": STORED, "copy": COPIED}.get(plan.store, DIRECT))
     store = rows * columns * stored * byte * (1 if plan.store != "direct" or stored == 4 else 1.5)
-    seconds = rounds * (steps * step / on.clock + begin + store)
+    seconds = rounds * (steps * step / on.clock + begin) + _stores(p, plan, steps, rounds) * store
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
     memory = _streamed(p, plan, on, batch * _moved(p, plan, (m, n, k)), tasks, steps)
     # Blocks that start and end together leave memory idle.
