@@ -6,7 +6,7 @@ from typing import Any
 
 from tilemma import dtypes
 from tilemma.ops import arguments
-from tilemma.ops.arguments import Call
+from tilemma.ops.arguments import GROUPED, Call
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -21,3 +21,13 @@ def problem(m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: i
     b = array(2, (k, n), (1, row_b or k))
     out = array(3, (m, n), (row_c or n, 1))
     return arguments.problem(Call(a, b), out, made=True)
+
+
+def grouped(groups: int, tokens: int, n: int, k: int) -> Any:
+    """A bf16 product of groups on a GPU, K contiguous."""
+    bf16 = dtypes.dtype("bf16")
+    a = ArrayRef(1 << 40, (tokens, k), (k, 1), bf16, ("cuda", 0), None, "torch")
+    b = ArrayRef(2 << 40, (groups, k, n), (n * k, 1, k), bf16, ("cuda", 0), None, "torch")
+    out = ArrayRef(3 << 40, (tokens, n), (n, 1), bf16, ("cuda", 0), None, "torch")
+    offsets = ArrayRef(4 << 40, (groups,), (1,), dtypes.dtype("s32"), ("cuda", 0), None, "torch")
+    return arguments.problem(Call(a, b, offsets=offsets, rules=GROUPED), out, made=True)

@@ -25,9 +25,12 @@ def call(
     out: str,
     scales: str = "",
     order: Any = "C",
+    epilogue: bool = True,
     **options: Any,
 ) -> TypedCase:
-    """A call of operands with K contiguous; ``scales``: "rows" or "blocks"; groups have 0, 5, .. rows."""
+    """A call of operands with K contiguous, with a bias and relu or without an ``epilogue``.
+
+    ``scales``: "rows" or "blocks"; groups have 0, 5, .. rows."""
     m, n, k = shape
     grouped = function == "grouped_matmul"
     arrays: dict[str, Any] = {"a": testing.random_array((m, k), types[0], 0).copy(order=order)}
@@ -42,8 +45,9 @@ def call(
         left, right = (np.abs(testing.random_array(f, "f32", 7)) + np.float32(0.1) for f in forms[scales])
         arrays["scale_a"] = left if scales == "rows" else left.T
         arrays["scale_b"] = np.broadcast_to(right, (3, *right.shape)).copy() if grouped else right
-    arrays["bias"] = testing.random_array((n,), "f32", 3)
-    options["activation"] = "relu"
+    if epilogue:
+        arrays["bias"] = testing.random_array((n,), "f32", 3)
+        options["activation"] = "relu"
     return TypedCase(function, arrays, options, out)
 
 
@@ -129,6 +133,10 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
     "groups stored by tma": (
         replace(SMALL, tile=(128, 64, 64), groups=2, store="tma"),
         call("grouped_matmul", (150, 72, 72), ("f16", "f16"), "f16"),
+    ),
+    "groups whose last tasks are halved": (
+        replace(SMALL, tile=(128, 128, 64), groups=2, grid=4, store="tma"),
+        call("grouped_matmul", (150, 200, 136), ("bf16", "bf16"), "bf16", epilogue=False),
     ),
     "groups swapped": (
         replace(SMALL, tile=(64, 16, 128), swap=True),

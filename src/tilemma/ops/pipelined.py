@@ -7,7 +7,7 @@ computes all other products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from tilemma import (
     wait,
 )
 from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
-from tilemma.ops.kernels import Groups, raster
+from tilemma.ops.kernels import Groups, SortedGroups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
 from tilemma.ops.sums import QUAD, multiply, zero
@@ -106,7 +106,7 @@ def matmul_by_hand(
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma",
-    SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="",
+    SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -166,7 +166,7 @@ def matmul_by_hand(
             # Found while the kernel before still runs.
             only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
 
-        def issue_load(task: Any, filled: Any, back: Any = None, begins: Any = (None, None)) -> None:
+        def issue_load(task: Any, filled: Any, back: Any = None, begins: Any = (None, None), b: Any = b) -> None:
             (batch_a, batch_b), m, n, begin, end = task
             if back is not None:
                 step = var(select(back == 1, end - 1, begin))
@@ -184,25 +184,32 @@ def matmul_by_hand(
                 if back is not None:
                     step += 1 - 2 * back
 
-        def columns_of(array: Any, room: Any, batch: Any, part_m: Any, column: Any) -> tuple[Any, Any]:
+        def columns_of(array: Any, room: Any, batch: Any, part_m: Any, column: Any, width: int) -> tuple[Any, Any]:
             """Numbers for the tile's columns: a copy to shared memory that completes while it is multiplied."""
-            preloaded = room.subspan(1, TILE_N).at(part_m, 0).sqz()
-            return preloaded, dma.copy(array.view(1, TILE_N).from_(batch, column).sqz(), preloaded, async_=True)
+            preloaded = room.subspan(1, width).at(part_m, 0).sqz()
+            return preloaded, dma.copy(array.view(1, width).from_(batch, column).sqz(), preloaded, async_=True)
 
         def compute(
-            begin: Any, end: Any, used: Any, part_m: Any, place: Place, task: Any, back: Any = None
+            begin: Any,
+            end: Any,
+            used: Any,
+            part_m: Any,
+            place: Place,
+            task: Any,
+            back: Any = None,
+            columns: int = TILE_N,
         ) -> None:
             mine = place.offset_rows(part_m * WARP_M)
             preloaded, pending = PreloadedOperands(), []
             if ALONG == "columns":
                 group = mine.group if BIAS_BATCH != 1 else 0
-                biases, copied = columns_of(bias, bias_s, group, part_m, mine.column)
+                biases, copied = columns_of(bias, bias_s, group, part_m, mine.column, columns)
                 preloaded.bias = biases.__getitem__
                 pending.append(copied)
             if SCALE_RHS == "vector":
                 which = mine.right if right.batched else 0
-                factors = vector_s.subspan(1, TILE_N).at(part_m, 0).sqz()
-                source = scale_rhs.view(1, 1, TILE_N).from_(which, 0, mine.column).sqz()
+                factors = vector_s.subspan(1, columns).at(part_m, 0).sqz()
+                source = scale_rhs.view(1, 1, columns).from_(which, 0, mine.column).sqz()
                 preloaded.right = factors.__getitem__
                 pending.append(dma.copy(source, factors, async_=True))
             elif SCALE_RHS == "tensor":
@@ -219,7 +226,7 @@ def matmul_by_hand(
                 preloaded.left = lambda _: once
             shift = (mine.row, 0) if GROUPED == "rows" else (0, mine.column) if GROUPED else (0, 0)
             main_loop = MainLoop(
-                a, b, full, more, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, TILE_N,
+                a, b, full, more, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, columns,
                 shares, tuple(x % QUAD for x in shift), back, PARTED,
             )  # fmt: skip
             if PROMOTE:
@@ -228,7 +235,7 @@ def matmul_by_hand(
                 pieces = main_loop.plain(steps, begin, end)
             if pending:
                 wait(*pending)
-            width = TILE_N // PARTED
+            width = columns // PARTED
             for piece, mc in enumerate(pieces):
                 done = epilogue.finished(mc, mine.offset_columns(piece * width), preloaded.offset(piece * width))
                 if GROUPED:
@@ -243,7 +250,8 @@ def matmul_by_hand(
                         place = batch * SPLIT + part, row, column * PARTED + piece
                         there = out.subspan(1, WARP_M, width).at(*place).sqz()
                     some = {}
-                if STORE == "direct":
+                if STORE == "direct" or columns < TILE_N:
+                    # Of halves there is one for each block, the last.
                     mma.store(done, there, **some)
                 elif GROUPED:
                     # The last rows of a group are followed by those of the next.
@@ -294,22 +302,40 @@ def matmul_by_hand(
             RASTER or 16, by_rows,
         )  # fmt: skip
 
-        def load_group(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+        sizes = SortedGroups(ends, OFFSETS, groups.tokens) if HALVES else None
+
+        def visit(work: Any, halve: Any) -> None:
+            if sizes is None:
+                groups.visit(first, pace, work)
+            else:
+                groups.visit_by_size(sizes, first, pace, work, halve)
+
+        def load_group(e: Any, begin: Any, end: Any, m: Any, n: Any, b: Any = b) -> None:
             batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
-            issue_load((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins)
+            issue_load((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins, b)
+
+        def load_half(half: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            load_group(e, begin, end, m, n * 2 + half, replace(b, rows=TILE_N // 2, narrow=True))
 
         def compute_group(part: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
-            row, column = m * TILE_M, n * TILE_N
+            compute_columns(part, (e, begin, end), m * TILE_M, n * TILE_N, TILE_N)
+
+        def compute_half(part: Any, half: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            columns = TILE_N // 2
+            compute_columns(part, (e, begin, end), m * TILE_M, (n * 2 + half) * columns, columns)
+
+        def compute_columns(part: Any, group: tuple[Any, Any, Any], row: Any, column: Any, columns: int) -> None:
+            e, begin, end = group
             if by_rows:
                 place = Place(0, 0, e, e, begin + row, column, rows=end - begin - row)
             else:
                 place = Place(0, e, 0, e, row, begin + column, columns=end - begin - column)
             count = select(begin < end, steps, 0)
             if not by_rows or GROUPS == 1:
-                compute(0, count, used, part, place, None)
+                compute(0, count, used, part, place, None, columns=columns)
                 return
             with if_(place.rows > part * WARP_M):
-                compute(0, count, used, part, place, None)
+                compute(0, count, used, part, place, None, columns=columns)
             with else_():
                 # None of this warpgroup's rows belong to the group: the tensor cores are the others'.
                 for _ in foreach(steps, stop=count):
@@ -322,7 +348,7 @@ def matmul_by_hand(
             with inthreads(wg == 0, async_=True):
                 filled = PipelineState(var(0), STAGES)
                 if GROUPED:
-                    groups.visit(first, pace, load_group)
+                    visit(load_group, load_half)
                 elif ONCE:
                     load_tile(only, filled)
                 else:
@@ -335,7 +361,7 @@ def matmul_by_hand(
                 with inthreads(some, async_=True):
                     used = PipelineState(var(0), STAGES)
                     if GROUPED:
-                        groups.visit(first, pace, partial(compute_group, part))
+                        visit(partial(compute_group, part), partial(compute_half, part))
                     elif ONCE:
                         compute_tile(only, used, part)
                     else:

@@ -37,7 +37,7 @@ class Operand:
     ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
     ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.  ``pieces``: the
-    tile's rows are loaded in so many pieces.
+    tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more rows.
     """
 
     array: Any
@@ -50,6 +50,7 @@ class Operand:
     scale: Scale
     scales: Any
     pieces: int = 1
+    narrow: bool = False
 
     def issue_load(
         self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None, piece: int = 0
@@ -63,6 +64,8 @@ class Operand:
         if self.pieces > 1:
             start += piece * rows
             room = room.subspan(rows, self.depth).at(piece, 0)
+        elif self.narrow:
+            room = room.subspan(*((rows, self.depth) if self.major == "row" else (self.depth, rows))).at(0, 0)
         if self.major == "row" and begin is not None:
             there = self.array.view(1, rows, self.depth).from_(batch, start, k * self.depth).sqz()
         elif self.major == "row":

@@ -52,6 +52,20 @@ def _settings(problem: Problem, plan: Plan) -> Pipeline:
     )  # fmt: skip
 
 
+# The most groups whose tasks each thread counts before its first.
+FEW_GROUPS = 16
+
+
+def _halves(problem: Problem, plan: Plan) -> bool:
+    """Whether pairs of blocks share the tasks of the last round, where that leaves blocks without one.
+
+    Registers do not hold an epilogue besides.
+    """
+    if problem.offsets is None or problem.offsets.shape[0] > FEW_GROUPS or plan.tile[1] % 16:
+        return False
+    return plan.by_hand and problem.grouped == "rows" and problem.plain and not problem.promote
+
+
 def _once(problem: Problem, plan: Plan) -> bool:
     """Whether there are no more tasks than blocks."""
     (m, n, _), (high, wide) = problem.shape, plan.cluster
@@ -273,6 +287,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         values["EARLY"] = True
     if problem.grouped:
         values["OUT"] = 1
+        values["HALVES"] = _halves(problem, plan)
         return values
     if not plan.by_hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
