@@ -36,7 +36,7 @@ WIDEST_FITTED, WIDEST_FINISHED = 248, 224
 WIDEST_OF_256 = 192
 # Tiles that are chosen for the number of them: rows and warpgroups, columns, in how many numbers of rounds each,
 # and how many rounds at most.
-BALANCED = ((256, 2), (192, 3), (128, 2), (64, 1))
+BALANCED = ((192, 3), (128, 2), (64, 1))
 WIDEST, NARROWEST_BALANCED, BALANCED_ROUNDS, MOST_ROUNDS = 256, 72, 3, 10
 # Results with so many rows or columns have tiles of their own.
 FEW_ROWS = 256
@@ -240,11 +240,11 @@ def _fitted(p: Problem, unit: int) -> Iterator[tuple[tuple[int, int, int], int]]
 
 def _balanced(p: Problem, sms: int) -> Iterator[tuple[tuple[int, int, int], int]]:
     """Tiles whose number is just below a multiple of ``sms``: the last of a few rounds leaves few SMs out."""
-    if p.grouped or p.promote or len(p.outer) != 1 or min(p.shape[:2]) <= FEW_ROWS:
+    if p.grouped or p.promote or p.batch * len(p.outer) != 1 or min(p.shape[:2]) <= FEW_ROWS:
         return
     for rows, groups in BALANCED:
         widest = WIDEST_OF_256 if rows > 128 else WIDEST
-        down = p.batch * cdiv(max(p.shape[0], 1), rows)
+        down = cdiv(p.shape[0], rows)
         first = cdiv(down * max(1, p.shape[1] // widest), sms)
         for rounds in range(first, min(first + BALANCED_ROUNDS, MOST_ROUNDS + 1)):
             columns = cdiv(p.shape[1], max(1, rounds * sms // down))

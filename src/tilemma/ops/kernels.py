@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import tilemma as tm
@@ -52,81 +52,48 @@ class Groups:
         """At least as many as there are tasks."""
         return (self.tokens // self.each + self.count) * self.others
 
-    def visit(self, first: Any, pace: int, work: Any) -> None:
+    def visit(self, first: Any, pace: int, work: Any, halve: Any = None) -> None:
         """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on.
 
         Threads agree on the number of calls without reading the offsets: the last ones have an empty group, with
-        ``begin`` = ``end``.
+        ``begin`` = ``end``.  With ``halve`` they count the tasks: two blocks share each of the last round, if that
+        leaves half of the blocks without one, by ``halve(half, group, ..)``.
         """
         begin, end, following, tasks = var(0), var(0), var(0), var(0)
         base = var(0)
 
-        def following_group() -> None:
-            begin.set(end)
-            end.set(group_end(self.offsets, following, begin, self.tokens))
+        def find(t: Any) -> tuple[Any, ...]:
+            with while_(lambda: (t >= base + tasks) & (following < self.count)):
+                base.set(base + tasks)
+                begin.set(end)
+                end.set(group_end(self.offsets, following, begin, self.tokens))
+                tasks.set(cdiv(end - begin, self.each) * self.others)
+                following.set(following + 1)
+            some = t < base + tasks
+            limit = var(select(some, end, begin))
+            mine = tm.math.max(cdiv(end - begin, self.each), 1)
+            tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
+            m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
+            return following - 1, begin, limit, var(m), var(n)
 
-        for t in foreach(self.most, start=first, step=pace):
-            self._advance(t, (base, tasks, following), (begin, end), following_group)
-            work(following - 1, *self._task(t, base, tasks, begin, end))
-
-    def visit_by_size(self, sizes: SortedGroups, first: Any, pace: int, work: Any, halve: Any) -> None:
-        """As ``visit``, the smallest groups first.  Two blocks share each task of the last round, if that leaves
-        half of the blocks without one, by ``halve(half, group, begin, ..)``."""
-        begin, end, following, tasks, e = var(0), var(0), var(0), var(0), var(0)
-        base, count = var(0), var(0)
-        for i in foreach(self.count):
-            count += cdiv(sizes.ends[i] - sizes.begins[i], self.each) * self.others
-
-        def following_group() -> None:
-            e.set(sizes.order[following])
-            begin.set(sizes.begins[e])
-            end.set(sizes.ends[e])
-
-        def call(function: Any, t: Any) -> None:
-            self._advance(t, (base, tasks, following), (begin, end), following_group)
-            function(e, *self._task(t, base, tasks, begin, end))
-
-        whole = var(select(count % pace * 2 <= pace, count // pace, cdiv(count, pace)) * pace)
+        if halve is None:
+            for t in foreach(self.most, start=first, step=pace):
+                work(*find(t))
+            return
+        whole = self._whole_rounds(pace)
         for t in foreach(whole, start=first, step=pace):
-            call(work, t)
-        call(partial(halve, first % 2), var(whole + first // 2))
+            work(*find(t))
+        halve(first % 2, *find(var(whole + first // 2)))
 
-    def _advance(self, t: Any, counts: tuple[Any, Any, Any], span: tuple[Any, Any], following_group: Any) -> None:
-        """Go on to the group of task ``t``."""
-        base, tasks, following = counts
-        with while_(lambda: (t >= base + tasks) & (following < self.count)):
-            base.set(base + tasks)
-            following_group()
-            tasks.set(cdiv(span[1] - span[0], self.each) * self.others)
-            following.set(following + 1)
-
-    def _task(self, t: Any, base: Any, tasks: Any, begin: Any, end: Any) -> tuple[Any, ...]:
-        """(begin, end, m, n) of task ``t``, in the group from ``begin`` to ``end``."""
-        some = t < base + tasks
-        limit = var(select(some, end, begin))
-        mine = tm.math.max(cdiv(end - begin, self.each), 1)
-        tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
-        m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
-        return begin, limit, var(m), var(n)
-
-
-class SortedGroups:
-    """The ``begins`` and ``ends`` of ``count`` groups, by group, and their ``order`` by size, in shared memory."""
-
-    def __init__(self, offsets: Any, count: int, tokens: Any) -> None:
-        self.begins, self.ends, self.order = (shared("s32", count) for _ in range(3))
-        for e in parallel(count, level="thread"):
-            begin = var(0)
-            for i in foreach(count, stop=e):
-                begin.set(group_end(offsets, i, begin, tokens))
-            self.begins[e] = begin
-            self.ends[e] = group_end(offsets, e, begin, tokens)
-        for e in parallel(count, level="thread"):
-            mine, place = var(self.ends[e] - self.begins[e]), var(0)
-            for i in foreach(count):
-                other = var(self.ends[i] - self.begins[i])
-                place += select((other < mine) | ((other == mine) & (i < e)), 1, 0)
-            self.order[place] = e
+    def _whole_rounds(self, pace: int) -> Any:
+        """Tasks before the last round of ``pace`` blocks, if that has at most half as many tasks as blocks; else
+        at least as many as there are."""
+        begin, count = var(0), var(0)
+        for e in foreach(self.count):
+            end = var(group_end(self.offsets, e, begin, self.tokens))
+            count += cdiv(end - begin, self.each) * self.others
+            begin.set(end)
+        return var(select(count % pace * 2 <= pace, count // pace, cdiv(count, pace)) * pace)
 
 
 def product_of_tiles(

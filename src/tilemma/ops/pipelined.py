@@ -30,7 +30,7 @@ from tilemma import (
     wait,
 )
 from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
-from tilemma.ops.kernels import Groups, SortedGroups, raster
+from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
 from tilemma.ops.sums import QUAD, multiply, zero
@@ -302,14 +302,6 @@ def matmul_by_hand(
             RASTER or 16, by_rows,
         )  # fmt: skip
 
-        sizes = SortedGroups(ends, OFFSETS, groups.tokens) if HALVES else None
-
-        def visit(work: Any, halve: Any) -> None:
-            if sizes is None:
-                groups.visit(first, pace, work)
-            else:
-                groups.visit_by_size(sizes, first, pace, work, halve)
-
         def load_group(e: Any, begin: Any, end: Any, m: Any, n: Any, b: Any = b) -> None:
             batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
             issue_load((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins, b)
@@ -348,7 +340,7 @@ def matmul_by_hand(
             with inthreads(wg == 0, async_=True):
                 filled = PipelineState(var(0), STAGES)
                 if GROUPED:
-                    visit(load_group, load_half)
+                    groups.visit(first, pace, load_group, load_half if HALVES else None)
                 elif ONCE:
                     load_tile(only, filled)
                 else:
@@ -361,7 +353,8 @@ def matmul_by_hand(
                 with inthreads(some, async_=True):
                     used = PipelineState(var(0), STAGES)
                     if GROUPED:
-                        visit(partial(compute_group, part), partial(compute_half, part))
+                        halve = partial(compute_half, part) if HALVES else None
+                        groups.visit(first, pace, partial(compute_group, part), halve)
                     elif ONCE:
                         compute_tile(only, used, part)
                     else:

@@ -166,9 +166,9 @@ LAUNCH, FILL, STORE = 2.0e-6, 0.9e-6, 1 / 60e9
 # The same of a tile here: before its first step, and to store a byte by TMA, by a copy from shared memory, and
 # from registers.
 START, STORED, COPIED, DIRECT = 2.5e-07, 1.9e-11, 4e-11, 6.3e-11
-# Tiles of so many steps are stored while the next one is multiplied, if the registers of a thread, of two and of
-# three warpgroups, hold the sums and the packed tile besides others.  How much longer other stores take.
-LONG_LOOP, THREADS, OTHERS, ROLE_REGISTERS, EXPOSED = 8, 128, 40, {2: 232, 3: 160}, 2
+# Tiles of so many bytes along K are stored while the next one is multiplied, if the registers of a thread, of two
+# and of three warpgroups, hold the sums and the packed tile besides others.  How much longer other stores take.
+LONG_LOOP, THREADS, OTHERS, ROLE_REGISTERS, EXPOSED = 1024, 128, 40, {2: 232, 3: 160}, 2
 # Adding parts: a launch, and bytes a second.
 ADD, ADD_RATE = 1.9e-06, 3540000000000.0
 # Storing a sum of parts of a result whose neighbours lie apart: measured at 195x5632x5376 in 3 parts.
@@ -331,7 +331,7 @@ def _parts(p: Problem, plan: Plan) -> float:
 
 def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
     """How often storing a tile adds to the time of ``rounds`` tiles of ``steps`` steps."""
-    if p.grouped or plan.store != "tma" or plan.split > 1 or steps < LONG_LOOP:
+    if p.grouped or plan.store != "tma" or plan.split > 1 or steps * plan.tile[2] * p.lhs.dtype.bytes < LONG_LOOP:
         return rounds
     sums = plan.tile[0] // plan.groups * plan.tile[1] / THREADS
     kept = sums * p.out.dtype.bits / 32
