@@ -24,6 +24,7 @@ from tilemma.ops.plan import (
     straddling,
 )
 from tilemma.ops.problem import Problem
+from tilemma.ops.resident_plans import resident_plans
 
 # Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
@@ -150,6 +151,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         yield Plan("ahead", (*tile[:2], depth), groups)
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
+    yield from resident_plans(problem, on)
     for swap in (False, True):
         if swap and m > FEW_ROWS and not problem.grouped:
             break

@@ -24,6 +24,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
+from tilemma.ops.requests import of_rows
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -31,14 +32,16 @@ from tilemma.runtime.arrays import ArrayRef
 class Plan:
     """One way to compute a product.
 
-    ``kernel``: "tiles" (any strides, every target), "ahead" (that one, pipelined by cp.async) or "pipelined"
-    (sm_90a, operands that TMA can read).  ``by_hand``: not the plain text, which the compiler pipelines, but the
-    kernel with events and roles.
+    ``kernel``: "tiles" (any strides, every target), "ahead" (that one, pipelined by cp.async), "pipelined"
+    (sm_90a, operands that TMA can read) or "resident" (the same, for batches: rhs stays in shared memory, in
+    ``slots`` buffers, while the rows of lhs pass by).  ``by_hand``: not the plain text, which the compiler
+    pipelines, but the kernel with events and roles.
     ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows, fed
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
     stay.  ``split``: slices of K, added in order afterwards.  ``store``: through shared memory by "tma", or by a
-    "copy" of rows that TMA cannot write, or "direct".  ``swap``: the transposed product is computed.  ``pack``:
-    operands ("lhs", "rhs", after the swap) that are first copied to aligned memory.  ``cluster`` blocks (along M,
+    "copy" of rows that TMA cannot write, by TMA in "lines" of the L2 cache that hold whole rows, or "direct".
+    ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap) that are first
+    copied to aligned memory.  ``cluster`` blocks (along M,
     along N) take neighbouring tiles; each loads a part of a shared tile for all of them, or without ``share`` they
     only run at the same time.  ``back``: groups of tiles and K are traversed in alternating directions, in rounds
     of equal numbers of tiles.
@@ -58,11 +61,15 @@ class Plan:
     share: bool = True
     back: bool = False
     by_hand: bool = False
+    slots: int = 0
 
     @property
     def constants(self) -> dict[str, Any]:
         """The compile-time values of the kernel."""
         m, n, k = self.tile
+        if self.kernel == "resident":
+            sizes = {"GROUPS": self.groups, "TILE_N": n, "TILE_K": k, "STAGES": self.stages, "SLOTS": self.slots}
+            return {**sizes, "GRID": self.grid, "STORE": self.store}
         values: dict[str, Any] = {
             "WARP_M": m // self.groups,
             "TILE_N": n,
@@ -82,9 +89,10 @@ class Plan:
             f"{self.kernel} {'x'.join(map(str, self.tile))}",
             f"{self.groups} x {self.tile[0] // self.groups} rows",
         ]
-        if self.kernel == "pipelined":
+        if self.stages > 1:
             parts += [f"{self.stages} stages", f"{self.grid} blocks", f"{self.store} store"]
-        parts.append(f"raster {self.raster}")
+        parts += [f"{self.slots} slots"] * (self.kernel == "resident")
+        parts += [f"raster {self.raster}"] * (self.kernel != "resident")
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += ["not shared"] * (not self.share)
         parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
@@ -207,6 +215,12 @@ PACKING = 0.68
 UNEVEN = 0.1
 # The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
 ROOM = 0.85
+# Products whose rhs stays in shared memory: the share of the time that memory needs at its rate, and the seconds
+# that a request to the L2 cache takes besides; of a tile, of each of its warpgroups and columns; until the first
+# bytes come, and how much longer than memory these take.  Fitted to 90 batches.
+RESIDENT, REQUEST = 0.92, 5.6e-12
+RESIDENT_TILE, RESIDENT_GROUP, RESIDENT_COLUMN = 4e-07, 1e-07, 3.3e-09
+RESIDENT_LATENCY, RESIDENT_LOAD = 1.6e-06, 1.1
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 # K is by far the longest extent: so many times the others.
@@ -318,6 +332,19 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     return max(moved / (on.memory * saturated), each) * (1 + UNEVEN * uneven)
 
 
+def _once(p: Problem) -> float:
+    """Bytes of one product of a batch, each read or written once."""
+    m, n, k = p.shape
+    return float((m + n) * k * p.lhs.dtype.bytes + m * n * p.out.dtype.bytes)
+
+
+def _requests(p: Problem) -> float:
+    """Requests to the L2 cache for one product of a batch, if each row is read or written once."""
+    m, n, k = p.shape
+    row, stored = k * p.lhs.dtype.bytes, n * p.out.dtype.bytes
+    return of_rows(m + n, row, row) + of_rows(m, stored, stored)
+
+
 def _parts(p: Problem, plan: Plan) -> float:
     """How much longer parts of a long K take than the other terms say."""
     m, n, k = p.shape
@@ -342,8 +369,30 @@ def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
     return 1 if plan.tile[1] % 16 == 0 else rounds + 1
 
 
+def _resident(p: Problem, plan: Plan, on: Hardware) -> Estimate:
+    """The model of products whose rhs stays in shared memory: memory, the requests to the L2 cache, and the tiles
+    of a block, one after another."""
+    (m, n, k), (rows, columns, _), size = p.shape, plan.tile, p.lhs.dtype.bytes
+    down, row = cdiv(m, rows), k * size
+    tiles = p.batch // plan.grid * down + cdiv(p.batch % plan.grid * down, plan.grid)
+    requests = of_rows(m + n, row, row)
+    requests += m * columns * size / LINE if plan.store == "lines" else of_rows(m, n * size, n * size)
+    memory = p.batch * (RESIDENT * _once(p) / on.memory + requests * REQUEST)
+    # The last tiles of some blocks are done when memory has nothing else to do.
+    memory *= 1 + UNEVEN * (tiles * plan.grid / (p.batch * down) - 1)
+    # Products wait for rhs where few slots are on their way.
+    work = down * (RESIDENT_TILE + RESIDENT_GROUP * plan.groups + RESIDENT_COLUMN * columns)
+    loading = RESIDENT_LATENCY + RESIDENT_LOAD * (n + rows) * row * min(on.sms, p.batch * down) / on.memory
+    each = tiles / down * max(work, (loading + work) / plan.slots)
+    seconds = max(memory, each) + 0.1 * min(memory, each) + LAUNCH
+    why = f"{p.batch * down} tiles, {tiles} in a block, bound by {'memory' if memory > each else 'waits'}"
+    return Estimate(plan, seconds, why)
+
+
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
+    if plan.kernel == "resident":
+        return _resident(problem, plan, on)
     p = transposed_product(problem) if plan.swap else problem
     (m, n, k), (rows, columns, depth) = p.shape, plan.tile
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
@@ -381,6 +430,10 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
+    if p.batch > 1 and plan.kernel == "pipelined" and not p.grouped:
+        # The order of these plans stays: the requests are those of any of them.
+        least = batch * (_once(p) / on.memory + _requests(p) * REQUEST)
+        seconds = max(seconds, least) + 0.01 * min(seconds, least)
     seconds *= _parts(p, plan)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.

@@ -15,6 +15,7 @@ from tilemma.lang.pipeline import Pipeline
 from tilemma.ops.operand_layouts import by_columns, far_scales, must_transpose, transposed, transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
+from tilemma.ops.resident_plans import lines_of
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -218,6 +219,9 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     lhs, rhs = (once(part(x, o)) for x, o in zip((problem.lhs, problem.rhs), at[:2], strict=True))
     operands = ((lhs, ("lhs", at[0])), (rhs, ("rhs", at[1])))
     out = (part(problem.out, at[3]), ("out", at[3]))
+    if plan.kernel == "resident":
+        yield _resident(problem, plan, (*operands, out))
+        return
     missing = absent(problem, (problem.batch, 1, 1)), absent(problem, (1, 1))
     c = missing[0] if problem.c is None else (part(problem.c, at[2]), ("c", at[2]))
     bias = missing[1] if problem.bias is None else (part(problem.bias, 0), ("bias", 0))
@@ -260,6 +264,22 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     constants["TS"] = product["TS"]
     constants["EACH"] = 4 if math.prod(problem.out.shape) >= MANY else 1
     yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)
+
+
+def _resident(problem: Problem, plan: Plan, given: tuple[tuple[ArrayRef, Source], ...]) -> Step:
+    """The call of a plan whose rhs stays in shared memory."""
+    from tilemma.ops.resident import matmul_resident
+
+    (lhs, rhs), (out, source) = (x for x, _ in given[:2]), given[2]
+    values = {**plan.constants, "TL": lhs.dtype.name, "TR": rhs.dtype.name, "TO": out.dtype.name}
+    values["ACC"] = problem.acc
+    if plan.store == "lines":
+        lines = lines_of(out)
+        assert lines is not None, out
+        out = lines
+        values |= {"OUT0": "LINES", "OUT1": out.shape[2]}
+    sources = (*(x for _, x in given[:2]), source)
+    return Step(matmul_resident, (lhs, rhs, out), values, sources)
 
 
 def _step(

@@ -8,6 +8,7 @@ no wider than the swizzle.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import gcd, prod
 
 from tilemma.errors import CompileError, spelled
@@ -74,10 +75,15 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
         )
     if there.base.rank > LARGEST_RANK:
         raise refuse(f"`{name}` has {there.base.rank} dimensions", f"at most {LARGEST_RANK} ({_MANUAL})")
+    assert layout is not None, here.base.name
+    if here.reshape is not None and not _dense(here, layout):
+        raise refuse(
+            f"the tile of `{here.base.name}` is a `span_as` of rows that are not consecutive", "plain rows"
+        )
+    here, layout = unfolded(here, layout)
     outer, inner = _axes(there, here, facts, refuse)
     if shares > 1:
         _check_shares(op, [axis for axis, _ in outer], shares, refuse)
-    assert layout is not None, here.base.name
     width = _inner_extent(here, inner, size, layout, refuse)
     _check_corner(there.offsets[inner.dim], size, refuse)
     _check_address(here, layout, refuse)
@@ -91,6 +97,22 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
                 f"a box of at most {LARGEST_BOX} elements ({_MANUAL})",
             )
     return tuple(extents.get(d, 1) for d in order)
+
+
+def _dense(here: View, layout: SharedLayoutPlan) -> bool:
+    """Whether the elements of the buffer follow one another."""
+    row = value_of(here.base.shape[-1]) or 1
+    return layout.swizzle_atom == 0 and layout.pitch == row * here.dtype.bits // 8
+
+
+def unfolded(here: View, layout: SharedLayoutPlan) -> tuple[View, SharedLayoutPlan]:
+    """A view of a shared buffer in another shape (``span_as``) as a view of a buffer of that shape."""
+    if here.reshape is None:
+        return here, layout
+    extents = [value_of(e) or 1 for e in here.reshape]
+    pitch = extents[-1] * here.dtype.bits // 8
+    base = replace(here.base, shape=here.reshape)
+    return replace(here, base=base, reshape=None), replace(layout, pitch=pitch, rows=prod(extents[:-1]))
 
 
 def element_strides(op: Copy, contiguous: int) -> tuple[int, ...]:
@@ -164,8 +186,8 @@ def _check_sides(op: Copy, refuse: Refuse) -> None:
             "both sides are in the same memory", "a parameter on one side and a shared buffer on the other"
         )
     there, here = sides(op)
-    if there.reshape is not None or here.reshape is not None:
-        raise refuse("a side is a `span_as`", "tiles of the array's own dimensions")
+    if there.reshape is not None:
+        raise refuse(f"the tile of `{there.base.name}` is a `span_as`", "tiles of the array's own dimensions")
     for v in (there, here):
         if v.static_shape is None:
             raise refuse(

@@ -25,7 +25,7 @@ from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.memory import line_offset, matrix, storage_bytes
 from tilemma.targets.ptx.lower.params import size
 from tilemma.targets.ptx.passes.plan_events import copy_bytes
-from tilemma.targets.ptx.tensor_copies import dimension_order, element_strides, is_load, sides
+from tilemma.targets.ptx.tensor_copies import dimension_order, element_strides, is_load, sides, unfolded
 
 # CUtensorMapL2promotion, by the requested bytes; 128-byte lines unless the program specifies otherwise.
 _PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
@@ -195,6 +195,9 @@ def _pieces(lo: Lowering, op: tile.Copy) -> Iterator[tuple[Mem, tuple[Reg | Imm,
     assert facts.contiguous is not None
     order = dimension_order(there.base.rank, facts.contiguous)
     box = dict(zip(order, op.plan.box, strict=True))
+    layout = lo.allocs[here.base.name].layout
+    assert layout is not None, here.base.name
+    here, plan = unfolded(here, layout)
     placed = matrix(lo, here)
     outer = [a for a in there.axes if a.dim != facts.contiguous and value_of(a.extent) != 1]
     inner = next(a for a in there.axes if a.dim == facts.contiguous)
@@ -210,7 +213,7 @@ def _pieces(lo: Lowering, op: tile.Copy) -> Iterator[tuple[Mem, tuple[Reg | Imm,
         if part:
             index[shared_axes[0]] = index[shared_axes[0]] + position * part
         row, col = placed.position(index)
-        line = line_offset(lo.e, placed.plan, row, col * storage_bytes(here.base)) + placed.base
+        line = line_offset(lo.e, plan, row, col * storage_bytes(here.base)) + placed.base
         coords = {d: linear(lo, there.offsets[d]) for d in order}
         for a, i in zip(axes, at, strict=True):
             coords[a.dim] = coords[a.dim] + i * (value_of(a.step) or 1)

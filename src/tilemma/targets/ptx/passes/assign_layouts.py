@@ -85,6 +85,7 @@ class AssignLayouts:
         staged = {op.dst.base.name for op in walk(kernel.body) if isinstance(op, Store)}
         copies = [op for op in walk(kernel.body) if isinstance(op, Copy) and op.engine == "tma"]
         boxed = {v.base.name for op in copies for v in (op.src, op.dst)}
+        folded = {v.base.name for op in copies for v in (op.src, op.dst) if v.reshape is not None}
 
         def assign(op: Op) -> Op:
             if not isinstance(op, Alloc) or op.buffer.space is not Space.SHARED:
@@ -94,6 +95,8 @@ class AssignLayouts:
             plan, why = _plan(
                 op.buffer, readers.get(name, []), want, where or op.span, name in staged, name in boxed
             )
+            if name in folded and not readers.get(name) and want is None:
+                plan, why = _plain(*geometry(op.buffer)), "plain rows, which TMA copies in another shape"
             if name in boxed and plan.alignment < tensor_copies.SHARED_ALIGNMENT:
                 plan = replace(plan, alignment=tensor_copies.SHARED_ALIGNMENT)
             data = {"slab": plan.swizzle_atom, "pitch": plan.pitch, "rows": plan.rows, "size": plan.size}
@@ -163,6 +166,9 @@ def _plan(
         how = f"{legal[0]}-byte swizzle" if legal[0] > 16 else "core matrices of 16-byte rows"
         return _tiled(rows, row_bytes, legal[0]), f"{how}, for {reader}"
     # TMA cannot read padded rows, so that only buffers that it does not access are padded.
+    if staged and boxed and row_bytes % 32 == 16 and row_bytes <= 512:
+        # Eight rows start in different banks, and a box takes whole rows.
+        return _plain(rows, row_bytes), "plain rows of an odd number of 16 bytes, for stores of accumulators"
     if staged and rows > 1 and (buffer.dtype.bits <= 16 or boxed) and legal:
         return _tiled(rows, row_bytes, legal[0]), f"{legal[0]}-byte swizzle, for stores of accumulators"
     if staged and not boxed and rows > 1 and row_bytes % PADDING == 0:

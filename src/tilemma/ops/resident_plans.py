@@ -1,0 +1,86 @@
+"""The plans of batches whose rhs stays in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.operand_layouts import aligned
+from tilemma.ops.plan import EVENTS, LINE, Hardware, Plan
+from tilemma.ops.problem import Problem
+from tilemma.runtime.arrays import ArrayRef
+
+# Stages of lhs, and of rhs, at most, and of lhs at least.
+MOST, LEAST = 6, 2
+# The registers of a multiprocessor hold the sums of so many columns for each of several blocks.
+MOST_COLUMNS = {2: 160, 3: 72, 4: 48}
+# Elements along K that steps are multiples of, and the longest K worth a try.
+UNIT, LONGEST = 16, 1024
+# Bytes that each block of several in a multiprocessor takes besides its own.
+BESIDE = 1024
+
+
+def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
+    """The plans for a batch of products whose rhs fits into shared memory, and is used for several tiles."""
+    m, n, k = p.shape
+    if not _possible(p) or m <= 64 or k > LONGEST:
+        return
+    store, size, tiles = _store(p), p.lhs.dtype.bytes, cdiv(m, 64)
+    if not store:
+        return
+    depth = cdiv(k, UNIT) * UNIT
+    # Buffers have whole swizzle atoms.
+    row = _held(depth) * size
+    for groups, beside in ((2, 1), (1, 1), (1, 2), (1, 3), (1, 4)):
+        if beside > 1 and n > MOST_COLUMNS[beside]:
+            continue
+        room = on.shared // beside - (beside > 1) * BESIDE - EVENTS - groups * 64 * n * p.out.dtype.bytes
+        found = [
+            (min(slots * cdiv(tiles, groups), stages), -slots, stages)
+            for slots, stages in _rings(room, n * row, groups * 64 * row)
+        ]
+        if found:
+            _, slots, stages = max(found)
+            yield Plan(
+                "resident", (64 * groups, n, depth), groups, stages, 0, beside * on.sms, 1, store, slots=-slots
+            )
+
+
+def _rings(room: int, each: int, tile: int) -> Iterator[tuple[int, int]]:
+    """Buffers of rhs, of ``each`` bytes, and of tiles of lhs that fit into ``room`` bytes."""
+    for slots in range(1, MOST + 1):
+        stages = min(MOST, (room - slots * each) // tile)
+        if stages >= LEAST:
+            yield slots, stages
+
+
+def _possible(p: Problem) -> bool:
+    """Whether the kernel can compute the product."""
+    if p.batch == 1 or len(p.outer) != 1 or p.grouped or p.promote or not p.plain or p.lhs.dtype.bits != 16:
+        return False
+    if p.lhs_major != "row" or p.rhs_major != "row" or p.out.dtype.bits != 16 or p.out.shape[2] % 8:
+        return False
+    operands = (p.lhs, p.rhs)
+    return all(aligned(x) for x in (*operands, p.out)) and all(x.strides[0] and x.shape[0] > 1 for x in operands)
+
+
+def _store(p: Problem) -> str:
+    """How tiles of all columns are stored: whole swizzles by boxes, others in lines."""
+    if p.shape[1] % (LINE // p.out.dtype.bytes) == 0:
+        return "tma"
+    return "" if lines_of(p.out) is None else "lines"
+
+
+def lines_of(out: ArrayRef) -> ArrayRef | None:
+    """The matrices of a result as lines of the L2 cache, if their rows follow one another."""
+    b, m, n = out.shape
+    line = LINE // out.dtype.bytes
+    if out.strides[1:] != (n, 1) or m * n % line:
+        return None
+    return out._replace(shape=(b, m * n // line, line), strides=(out.strides[0], line, 1), owner=(out.owner,))
+
+
+def _held(depth: int) -> int:
+    """Elements along K that buffers hold: see `resident.steps_of`."""
+    rest = depth % 64
+    return depth - rest + (64 if rest > 32 else 32 if rest > 16 else rest)
