@@ -159,3 +159,36 @@ def test_mapa_of_a_generic_address() -> None:
     verdict = machine.check(ptx, {"grid": 2, "block": 32}, {"out": out}, schedules=4)
     assert verdict.ok, verdict.render()
     assert out.tolist() == [*range(100, 132), *range(32)]
+
+
+# Each thread adds one to a counter under a lock that the lanes of its warp compete for.
+LOCKED = """setp.eq.u32 %p3, %r1, 0; @%p3 st.shared.v2.u32 [%r2], {{0, 0}}; bar.sync 0;
+TRY: {clock} atom.acquire.cta.shared.cas.b32 %r5, [%r2], 0, 1; setp.ne.u32 %p4, %r5, 0; @%p4 bra TRY;
+ld.shared.u32 %r9, [%r2+4]; add.u32 %r6, %r9, 1; st.shared.u32 [%r2+4], %r6;
+atom.release.cta.shared.exch.b32 %r7, [%r2], 0; {after}"""
+
+
+@pytest.mark.parametrize("after", ["", "bar.warp.sync -1;", "shfl.sync.idx.b32 %r7, %r9, 0, 31, -1;"])
+@pytest.mark.parametrize("clock", ["", "mov.u32 %r8, %clock;"])
+def test_lanes_of_a_warp_compete_for_a_lock(clock: str, after: str) -> None:
+    """The lane with the lock does not wait, behind the loop, for those that spin (measured on an H200)."""
+    verdict, out = check(LOCKED.format(clock=clock, after=after), schedules=5)
+    assert verdict.ok, verdict.render()
+    assert sorted(out[:32]) == list(range(32))
+
+
+def test_a_lock_in_front_of_a_barrier_of_whole_warps() -> None:
+    """The assembler may make the lanes meet behind the loop; on an H200, such a kernel did not end."""
+    verdict, _ = check(LOCKED.format(clock="", after="bar.sync 0;"), schedules=1)
+    (hazard,) = verdict.hazards
+    assert hazard.code == "deadlock"
+    assert "lanes" in hazard.render() and "bar.sync" in hazard.render()
+
+
+def test_lanes_that_wait_long_for_others_in_a_program_with_a_clock() -> None:
+    body = """mov.u32 %r5, %clock; mov.u32 %r6, 0; setp.ne.u32 %p3, %r1, 7; @%p3 bra NEXT;
+LONG: ld.volatile.global.u32 %r7, [%x]; add.u32 %r6, %r6, 1; setp.lt.u32 %p4, %r6, 9000; @%p4 bra LONG;
+NEXT: bar.sync 0; mov.u32 %r9, %r6;"""
+    verdict, out = check(body, schedules=1)
+    assert verdict.ok, verdict.render()
+    assert out[7] == 9000 and (out[:7] == 0).all()

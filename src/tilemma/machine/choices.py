@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 from tilemma.machine import limits
 from tilemma.machine.state import Frame
 
+if TYPE_CHECKING:
+    from tilemma.machine.program import Program
+
 
 class Choices:
     """The part of a machine that chooses."""
 
+    program: Program
     random: random.Random
     ready: list[Frame]
     timeouts: dict[Frame, None]
@@ -37,7 +41,10 @@ class Choices:
             at = 0
         elif self.by_priority:
             priorities = [f.w.record.priority for f in ready]
-            at = priorities.index(max(priorities))
+            at = priorities.index(highest := max(priorities))
+            if self.program.apart:
+                # The lanes of one warp may wait for each other.
+                at = choose.choice([i for i, p in enumerate(priorities) if p == highest])
             if choose.random() < 0.02:
                 ready[at].w.record.priority -= 1
         else:

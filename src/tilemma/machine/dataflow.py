@@ -87,6 +87,20 @@ class Graph:
                 out[last.index] = -1
         return out
 
+    def reaching(self, wanted: set[int]) -> set[int]:
+        """The first steps of the blocks from which a step of ``wanted`` can be reached."""
+        found = {b for b in range(self.exit) if any(i in wanted for i in range(self.starts[b], self._end(b)))}
+        before: dict[int, list[int]] = {}
+        for b, following in enumerate(self.successors):
+            for s in following:
+                before.setdefault(s, []).append(b)
+        left = list(found)
+        while left:
+            new = set(before.get(left.pop(), ())) - found
+            found |= new
+            left += new
+        return {self.starts[b] for b in found}
+
     def maybe_undefined(self, passed_on: list[frozenset[int] | None]) -> list[frozenset[int]]:
         """For each step, the registers it may read that some path from the entry leaves undefined.
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilemma.machine.catalogue import Deadlock, RegisterPool
-from tilemma.machine.hazards import HazardError
+from tilemma.machine.convergence import WARP
+from tilemma.machine.hazards import HazardError, ranges
 from tilemma.machine.state import Frame
 from tilemma.machine.syntax import Instruction
 
@@ -34,10 +37,28 @@ def explain(machine: Machine) -> HazardError:
             return RegisterPool.at(f.w.place(_at(machine, f)), notes=lines[:8], what=what)
     assert groups, "a deadlock without anybody waiting"
     first, ins = next(iter(groups.values()))[0]
+    lines[1:1] = _of_own_warp(machine, first)
     summary, why = lines[0], _why(frames[0])
     arrival = "loop" not in _advice(why)
     advice = ("bring the missing arrival: " if arrival else "") + _advice(why)
     return Deadlock.at(first.w.place(ins), lanes=first.lanes, notes=lines[1:8], summary=summary, advice=advice)
+
+
+def _of_own_warp(machine: Machine, f: Frame) -> list[str]:
+    """The lanes that wait, where the sides of a branch meet, for those of ``f``, and what needs them together."""
+    above, steps = f.parent, machine.program.steps
+    if above is None or above.pc >= len(steps):
+        return []
+    there = np.setdiff1d(above.lanes[f.w.live[above.lanes]], f.lanes)
+    whole = next((s.instruction for s in steps[above.pc :] if s.membership == WARP), None)
+    if not len(there) or whole is None:
+        return []
+    met = steps[above.pc].instruction.line
+    return [
+        f"lanes {ranges(there)} of the same warp are at PTX line {met} and may wait there for these lanes: "
+        f"`{whole.opcode}` of PTX line {whole.line} needs the whole warp. A lock that the lanes of a warp compete "
+        "for is taken and released inside the loop"
+    ]
 
 
 # Visible instructions that change no data; a loop over tiles has barriers of all warps between its iterations.

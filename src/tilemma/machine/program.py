@@ -15,6 +15,7 @@ import numpy as np
 from tilemma.errors import TilemmaError
 from tilemma.machine import dataflow, declared, register_checks, undefined_memory
 from tilemma.machine.catalogue import NoSuchForm
+from tilemma.machine.convergence import WARP
 from tilemma.machine.decode import Decoder, find_decoder
 from tilemma.machine.element_types import float_registers
 from tilemma.machine.inlining import inlined
@@ -118,6 +119,10 @@ class Program:
     carries_undefined: bool = False
     # Whether bytes of shared memory that nothing has written are such values, rather than errors at their load.
     unwritten: bool = False
+    # The first steps of the blocks before a step that all lanes of a warp execute together; whether lanes go on
+    # elsewhere without those of their warp that are on another side of a branch.
+    together: set[int] = field(default_factory=set)
+    apart: bool = False
     # Registers that some instruction writes.
     written: frozenset[int] = frozenset()
     wgmma_registers: frozenset[int] = frozenset()
@@ -248,11 +253,13 @@ _MALFORMED = (IndexError, KeyError, TypeError, AttributeError, ValueError, Overf
 _OTHER_OPERANDS = "its operands are not those it takes"
 
 
-def decode_program(module: Module, entry: Entry, arch: str, *, unwritten: bool = False) -> Program:
-    """Decode ``entry`` for ``arch``; refuses unsupported instructions by name and line.  ``unwritten``: see
-    `Program`."""
+def decode_program(
+    module: Module, entry: Entry, arch: str, *, unwritten: bool = False, apart: bool = False
+) -> Program:
+    """Decode ``entry`` for ``arch``; refuses unsupported instructions by name and line.  ``unwritten`` and
+    ``apart``: see `Program`."""
     entry = serialised(inlined(module, entry))
-    program = Program(module, entry, arch, unwritten=unwritten)
+    program = Program(module, entry, arch, unwritten=unwritten, apart=apart)
     # sm_90 reserves the first KB of a CTA's shared memory for the system.
     program.shared_base = 1024 if int("".join(c for c in arch if c.isdigit()) or 0) >= 90 else 0
     shared_layout(program)
@@ -321,6 +328,9 @@ def _finish(program: Program) -> None:
     steps = program.steps
     graph = dataflow.Graph(steps)
     program.reconverge = graph.reconvergence()
+    program.together = graph.reaching({s.index for s in steps if s.membership == WARP})
+    if program.apart:
+        program.reconverge = [meet if meet in program.together else -1 for meet in program.reconverge]
     program.written = frozenset(r for s in steps for r in s.writes)
     undefined = graph.maybe_undefined(register_checks.passed_on(program))
     if undefined_memory.carried(program, undefined):

@@ -12,6 +12,32 @@ if TYPE_CHECKING:
     from tilemma.machine.scheduler import Machine
 
 
+def held_for_long(machine: Machine) -> bool:
+    """Whether some lanes have waited for others of their warp since the last call; keeps those that wait now."""
+    before, machine.waited = machine.waited, waiting_for_own(machine)
+    machine.held = {key: f for key, f in before.items() if machine.waited.get(key) is f}
+    return bool(machine.held)
+
+
+def waiting_for_own(machine: Machine) -> dict[int, Frame]:
+    """By identity, the frames of which some lanes are where a branch's sides meet and wait there for the others,
+    though no instruction behind needs the whole warp."""
+    coming: dict[int, tuple[Frame, Any]] = {}
+    for f in (*machine.ready, *machine.polling, *machine.waiting, *machine.parked):
+        mine = ALL_LANES if f.m is None else f.m
+        above = f.parent
+        while above is not None:
+            known = coming.get(id(above))
+            coming[id(above)] = above, mine if known is None else known[1] | mine
+            above = above.parent
+    found = {}
+    for key, (f, lanes) in coming.items():
+        mine = ALL_LANES if f.m is None else f.m
+        if f.pc not in machine.program.together and (mine & f.w.live & ~lanes).any():
+            found[key] = f
+    return found
+
+
 def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
     """Split ``f`` at a branch whose lanes disagree; True when ``f`` itself continues."""
     meet = machine.program.reconverge[step.index]

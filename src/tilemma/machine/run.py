@@ -56,6 +56,8 @@ class Report(Displayed):
     lines: frozenset[int] = frozenset()
     # The output of the kernel's vprintf.
     printed: str = ""
+    # Whether lanes waited for good for others of their warp that they do not need.
+    held: bool = False
 
     def __repr__(self) -> str:
         found = ", ".join(sorted({h.code for h in self.hazards})) or "no hazard"
@@ -234,11 +236,22 @@ class Job:
 
         With ``retry``, a load of shared bytes that nothing has written is no hazard where its value is discarded,
         but under ``strict``: the run is repeated with a program that carries it as an undefined value.
+
+        Lanes that a branch has separated wait for each other where its sides meet.  A run that ends because some
+        wait for good is repeated with a program in which they go on where they may (`Program.apart`).
         """
         report, error = self._once(**options)
+        if report.held and not self.program.apart:
+            self.program = decode_program(
+                self.module, self.entry, self.arch, unwritten=self.program.unwritten, apart=True
+            )
+            self.key = (*self.key, "apart")
+            report, error = self._once(**options)
         if retry and not options.get("strict") and self._loads_unwritten(report):
             before = self.program, self.placed, self.printed
-            self.program = decode_program(self.module, self.entry, self.arch, unwritten=True)
+            self.program = decode_program(
+                self.module, self.entry, self.arch, unwritten=True, apart=self.program.apart
+            )
             again, later = self._once(**options)
             if any(h.code.startswith("uninitialised") for h in again.hazards):
                 self.program, self.placed, self.printed = before
@@ -291,6 +304,7 @@ class Job:
             error.cause = error.__cause__ = e
         finally:
             report.hazards, report.letter = machine.hazards, machine.letter
+            report.held = bool(machine.held)
             report.notes = machine.performance.found()
             report.instructions = machine.steps
             report.printed = self.printed = "".join(machine.printed)

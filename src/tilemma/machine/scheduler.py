@@ -27,7 +27,7 @@ from tilemma.machine.memory import GlobalMemory
 from tilemma.machine.native import frames, library, twister
 from tilemma.machine.performance import Performance
 from tilemma.machine.program import ALU, BRANCH, VISIBLE, Program, Step
-from tilemma.machine.reconvergence import diverge, join, leave
+from tilemma.machine.reconvergence import diverge, held_for_long, join, leave, waiting_for_own
 from tilemma.machine.shared_names import SharedNames
 from tilemma.machine.state import Cluster, Cta, Frame, Warp
 from tilemma.machine.timeline import Bar
@@ -87,6 +87,9 @@ class Machine(Choices):
         self.memory = GlobalMemory()
         self.names = SharedNames()
         self.tensor_maps: dict[int, Any] = {}
+        # Frames whose lanes wait for other lanes of their warp, at the last look; those that do so for long.
+        self.waited: dict[int, Frame] = {}
+        self.held: dict[int, Frame] = {}
         # The address of the memory of a cooperative launch.
         self.workspace = 0
         self.performance = Performance()
@@ -199,7 +202,9 @@ class Machine(Choices):
         self.style()
         if self.native is not None:
             self.memory.tabulate()
-            if self.program.table is not None and self.trace is None and twister.available():
+            # The library chooses among the frames of one warp in an order that may leave one out.
+            plain = self.trace is None and not self.program.apart
+            if self.program.table is not None and plain and twister.available():
                 self.runner = frames.Runner(self, self.program.table)
                 self.performance.counted = self.runner.counts
         with np.errstate(all="ignore"):
@@ -230,6 +235,8 @@ class Machine(Choices):
                 if livelock.can_watch(self.program):
                     self.unpark()
                     self.watch = livelock.Watch(self.steps)
+                elif not self.program.apart and held_for_long(self):
+                    raise Stop
         elif watch.changed:
             self.watch = None
         elif watch.endless(self):
@@ -353,6 +360,7 @@ class Machine(Choices):
     def deadlock(self) -> None:
         """Report a deadlock: each waiting warp and the reason of its wait."""
         self.unpark()
+        self.held |= waiting_for_own(self)
         hazard = deadlock.explain(self)
         if self.strict or not deadlock.release_followers(self, hazard):
             self.stop(hazard)
