@@ -95,6 +95,9 @@ class Const(_OfDtype, Expr):
     def __eq__(self, other: object) -> bool:
         return type(other) is Const and self.dtype == other.dtype and same_number(self.value, other.value)
 
+    def __hash__(self) -> int:
+        return hash(self.value)
+
 
 @record
 class Dim(Expr):
@@ -129,6 +132,10 @@ class Index(Expr):
     limits: tuple[Expr, Expr] | None = field(default=None, compare=False, repr=False)
     checked: bool = field(default=False, compare=False, repr=False)
     start: Expr | None = field(default=None, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        # Its extent, an expression of its own, says little more.
+        return hash(self.name)
 
     @property
     def type(self) -> DType:

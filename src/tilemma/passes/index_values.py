@@ -36,9 +36,11 @@ def evaluate(e: Expr, index: dict[str, Ints]) -> Any | None:
             # np.where of three numbers is an array of no dimensions, which nothing can index by thread.
             return np.where(cond, x, y) if isinstance(cond, np.ndarray) else x if cond else y
         case Binary(op=op, a=a, b=b):
-            x, y = evaluate(a, index), evaluate(b, index)
+            # Most that is asked for has no value: the first part without one ends the search.
+            if (x := evaluate(a, index)) is None or (y := evaluate(b, index)) is None:
+                return None
             t = promote(a.type, b.type)
-            if x is None or y is None or t.is_float:
+            if t.is_float:
                 return None
             if not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray):
                 return int(integers.binary(op, t)(integers.wrap(int(x), t), integers.wrap(int(y), t)))
