@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tilemma.assemble import Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
+from tilemma.assemble import Ahead, Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
 from tilemma.atoms import catalogue
 from tilemma.display import Displayed
 from tilemma.dtypes import registered_key
@@ -199,10 +199,12 @@ class Compiled(Displayed):
             return assembly.result()
 
     @contextmanager
-    def assembling(self, arch: str) -> Iterator[Assembly | Stored]:
-        """Runs ptxas during the checks and the body of the `with` statement; a failing check stops it."""
+    def assembling(self, arch: str, ahead: Ahead | None = None) -> Iterator[Assembly | Stored]:
+        """Runs ptxas during the checks and the body of the `with` statement; a failing check stops it.
+
+        ``ahead``: a run that was started before there was PTX."""
         ptx = self._draft.ptx
-        with self._timed("assemble"), begin(ptx, arch) as assembly:
+        with self._timed("assemble"), begin(ptx, arch, ahead=ahead) as assembly:
             _ = self._seen
             yield assembly
 
@@ -278,8 +280,8 @@ def ready(
 
     ``identity`` gives the key of everything that they depend on except target and facts, with the compiler's
     fingerprint in it; where the cache is empty, it is asked for while ptxas works.  With ``assemble_for``, the
-    architecture of the present GPU, ptxas starts as soon as the PTX is printed, and the checks run at the same
-    time, if the launches are those that ``is_wanted``.
+    architecture of the present GPU, ptxas is started at once and gets the PTX as soon as it is printed, and the
+    checks run at the same time, if the launches are those that ``is_wanted``.
     """
     rest = arch, repr(sorted(facts.items())), registered_key(), catalogue.declared_key
     store = DiskCache("ptx")
@@ -289,10 +291,11 @@ def ready(
             return found
     seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
+        ahead = None if assemble_for is None else open_ones.enter_context(Ahead(assemble_for))
         compiled, assembly = compile_now(), None
         if assemble_for is not None and is_wanted(compiled.unchecked_launches):
             with suppress(NoPtxas):  # the driver has an assembler too
-                assembly = open_ones.enter_context(compiled.assembling(assemble_for))
+                assembly = open_ones.enter_context(compiled.assembling(assemble_for, ahead))
         result = Ready(compiled.ptx, compiled.launches)
         content = {"ptx": result.ptx, "launches": [x.to_json() for x in result.launches]}
         store.put(DiskCache.key(identity(), *rest), json.dumps(content).encode())

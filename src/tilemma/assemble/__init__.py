@@ -19,11 +19,12 @@ from .ptxas import (
     register_a_in_flight,
     source_position,
 )
+from .runs import Ahead
 from .sass import DisassemblyFailed, disassemble, local_memory_accesses, sass_counts
 from .toolchain import NoDisassembler, NoPtxas, Tool, ToolDoesNotRun, find_tool, seek
 
 __all__ = [
-    "Assembly", "Cubin", "DisassemblyFailed", "DiskCache", "EntryUsage", "NoDisassembler", "NoPtxas",
+    "Ahead", "Assembly", "Cubin", "DisassemblyFailed", "DiskCache", "EntryUsage", "NoDisassembler", "NoPtxas",
     "PtxRejected", "PtxasFailed", "PtxasMessage", "PtxasTooOld", "Stored", "Tool", "ToolDoesNotRun",
     "assemble", "begin", "cache_folder", "disassemble", "driver_image", "find_tool", "local_memory_accesses",
     "ptx_span", "register_a_in_flight", "sass_counts", "seek", "source_position",

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, field
-from pathlib import Path
 
 from tilemma.records import record
 
@@ -19,7 +18,8 @@ from ..checked import Condition, checked, instance, integer, optional
 from ..errors import Note, Span, ToolError, register_source, source_line
 from . import elf
 from .cache import DiskCache
-from .process import Stopped, ToolProcess, content, remove, tail, temporary_file
+from .process import Stopped, content, tail
+from .runs import Ahead, Run
 from .toolchain import Tool, find_tool
 
 _PTX = instance("PTX text", str)
@@ -30,10 +30,6 @@ _MOST_SAID = 4 << 20
 # NVIDIA's release notes of CUDA 13.x list "Data Race in WGMMA A/B Register Copy Propagation": ptxas moves
 # copies into the registers of A above wgmma.wait_group N for N >= 1.  13.5 keeps them in place.
 SOUND_REGISTER_A = (13, 5)
-
-# ptxas takes some 7,000 pages of 4 KiB one by one, a tenth of its time.  glibc (manual, Memory Allocation
-# Tunables) takes large ones where the kernel allows it; other libraries do not look here.
-MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"}
 
 
 class PtxRejected(ToolError):
@@ -291,49 +287,44 @@ class Assembly:
     """
 
     def __init__(
-        self, ptx: str, arch: str, options: Sequence[str], tool: Tool, key: Callable[[], str], store: DiskCache
+        self,
+        ptx: str,
+        arch: str,
+        options: Sequence[str],
+        tool: Tool,
+        key: Callable[[], str],
+        store: DiskCache,
+        ahead: Ahead | None = None,
     ) -> None:
-        """Starts ``tool``, whose result ``store`` keeps by ``key``.  Raises PtxasFailed."""
-        self.ptx, self.arch, self.tool, self.key, self.store = ptx, arch, tool, key, store
-        # A temporary folder would take longer to remove than all other steps here.
-        self.files: list[Path] = []
-        try:
-            for suffix in (".ptx", ".cubin", ".txt"):
-                self.files.append(temporary_file(suffix))
-            source, self.target, self.said = self.files
-            source.write_text(ptx, encoding="utf-8", errors="surrogateescape")
-            command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
-            environment = {**MALLOC, **os.environ}
-            self.process = ToolProcess(command, self.said, written=[self.target], environment=environment)
-        except BaseException as error:
-            self._clean()
-            if isinstance(error, OSError | ValueError):
-                raise self._failed("not run", str(error)) from None
-            raise
+        """Starts ``tool``, whose result ``store`` keeps by ``key``, or takes what was started ``ahead``.
 
-    def _clean(self) -> None:
-        for file in self.files:
-            remove(file)
+        Raises PtxasFailed.
+        """
+        self.ptx, self.arch, self.tool, self.key, self.store = ptx, arch, tool, key, store
+        taken = None if ahead is None else ahead.take(tool, arch, options, ptx)
+        try:
+            self.run = taken or Run(tool, arch, options, ptx)
+        except (OSError, ValueError) as error:
+            raise self._failed("not run", str(error)) from None
 
     def __enter__(self) -> Assembly:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.stop()
-        self._clean()
+        self.run.end()
 
     def result(self) -> Cubin:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
         try:
             key = self.key()  # computed while ptxas works
-            status = self.process.wait()
-            seconds = time.perf_counter() - self.process.began
+            status = self.run.process.wait()
+            seconds = time.perf_counter() - self.run.process.began
             output = self._output()
             if status < 0:
                 raise self._failed(f"killed by signal {-status}", tail(output))
             if status:
                 raise _rejection(self.ptx, self.arch, self.tool, output)
-            image = content(self.target)
+            image = content(self.run.target)
         except Stopped as stopped:
             raise self._failed(str(stopped), tail(self._output())) from None
         except OSError as error:  # files that are gone, or something else now
@@ -349,7 +340,7 @@ class Assembly:
     def _output(self) -> str:
         """The text that ptxas printed; of a long one the end."""
         with contextlib.suppress(OSError):
-            return content(self.said, end=_MOST_SAID).decode("utf-8", "replace")
+            return content(self.run.said, end=_MOST_SAID).decode("utf-8", "replace")
         return ""
 
     def _failed(self, reason: str, text: str) -> PtxasFailed:
@@ -401,9 +392,15 @@ def _cubin(image: bytes, arch: str, tool: Tool, output: str, seconds: float) -> 
         lambda v: isinstance(v, (tuple, list)) and all(isinstance(o, str) for o in v),
     ),
     cache=optional(instance("a DiskCache", DiskCache)),
+    ahead=optional(instance("a run that was started ahead", Ahead)),
 )
 def begin(
-    ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None
+    ptx: str,
+    arch: str,
+    *,
+    options: Sequence[str] = (),
+    cache: DiskCache | None = None,
+    ahead: Ahead | None = None,
 ) -> Assembly | Stored:
     """`assemble` in two steps: ptxas starts now, and `result` of the returned object waits for it.
 
@@ -413,6 +410,7 @@ def begin(
             ...  # while ptxas works
             cubin = assembly.result()
 
+    ``ahead``: a run that was started before the text was known; it is taken if it is the one that this needs.
     Raises NoPtxas, PtxasTooOld and PtxasFailed; the rest comes from `result`.
     """
     if os.environ.get("TILEMMA_LINE_INFO") == "1" and "-lineinfo" not in options:
@@ -430,7 +428,7 @@ def begin(
 
     if not store.is_empty() and (found := store.read(key(), lambda data: _unpack(data, ptx, arch))) is not None:
         return Stored(found)
-    return Assembly(ptx, arch, options, tool, key, store)
+    return Assembly(ptx, arch, options, tool, key, store, ahead)
 
 
 def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:

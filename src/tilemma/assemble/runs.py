@@ -1,0 +1,143 @@
+"""Runs of ptxas: for a text that is there, or started ahead of it.
+
+ptxas spends a tenth of its time before it opens its text.  A run that is started ahead does so while the text is
+made: until then, the file that it opens is a named pipe.  At its end ptxas opens the text once more, to keep it
+beside the line numbers.  A pipe does not serve for that: a file takes its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ToolError
+from .process import ToolProcess, remove, temporary_file
+from .toolchain import Tool, find_tool
+
+# ptxas takes some 7,000 pages of 4 KiB one by one, a tenth of its time.  glibc (manual, Memory Allocation
+# Tunables) takes large ones where the kernel allows it; other libraries do not look here.
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"}
+# Bytes that a pipe may hold (Linux, pipe-max-size); a longer text starts a run of its own.
+_LARGEST = 1 << 20
+
+_pipes: set[int] = set()
+
+
+def _close_pipes() -> None:
+    """In a forked process: while it had them too, ptxas would never come to the end of its text."""
+    for pipe in _pipes:
+        os.close(pipe)
+    _pipes.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_pipes)
+
+
+class Run:
+    """ptxas at work for ``arch``, with its files."""
+
+    def __init__(self, tool: Tool, arch: str, options: Sequence[str] = (), text: str | None = None) -> None:
+        """Starts it, for ``text`` or, where that is None, for the text that `supply` gives.
+
+        Raises OSError, ValueError.
+        """
+        self.purpose = tool, arch, tuple(options)
+        # A temporary folder would take longer to remove than all other steps here.
+        self.files: list[Path] = []
+        self._pipe = -1
+        try:
+            for suffix in (".ptx", ".cubin", ".txt"):
+                self.files.append(temporary_file(suffix))
+            source, self.target, self.said = self.files
+            if text is None:
+                source.unlink()
+                os.mkfifo(source, 0o600)
+                # For reading too: opening does not wait for ptxas then, and writing does not fail without it.
+                self._pipe = os.open(source, os.O_RDWR | os.O_NONBLOCK)
+                _pipes.add(self._pipe)
+            else:
+                source.write_text(text, encoding="utf-8", errors="surrogateescape")
+            command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
+            environment = {**MALLOC, **os.environ}
+            self.process = ToolProcess(command, self.said, written=[self.target], environment=environment)
+        except BaseException:
+            self._clean()
+            raise
+
+    def supply(self, text: str) -> bool:
+        """Gives it its text; False where that is not possible, and the run of no use."""
+        if sys.platform != "linux":
+            return False
+        import fcntl
+
+        data = text.encode("utf-8", "surrogateescape")
+        if len(data) > _LARGEST or self.process.process.poll() is not None:
+            return False
+        whole = temporary_file(".ptx")
+        try:
+            whole.write_bytes(data)
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, max(len(data), 1 << 16))
+            # If ptxas has not opened the pipe by now, it opens the file.
+            os.replace(whole, self.files[0])
+            self.process.began = time.perf_counter()
+            return os.write(self._pipe, data) == len(data)
+        except OSError:
+            return False
+        finally:
+            remove(whole)
+            self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._pipe in _pipes:
+            _pipes.remove(self._pipe)
+            os.close(self._pipe)
+
+    def _clean(self) -> None:
+        self._close_pipe()
+        for file in self.files:
+            remove(file)
+
+    def end(self) -> None:
+        """Stops it, if it still works, and removes its files."""
+        self.process.stop()
+        self._clean()
+
+
+class Ahead:
+    """A run of ptxas for ``arch`` that a thread starts while there is no text yet.
+
+    As a context manager, it ends the run unless that was taken.
+    """
+
+    def __init__(self, arch: str) -> None:
+        self._run: Run | None = None
+        self._starting = threading.Thread(target=self._start, args=(arch,), daemon=True)
+        self._starting.start()
+
+    def _start(self, arch: str) -> None:
+        if sys.platform == "linux":
+            with contextlib.suppress(ToolError, OSError, ValueError):  # a run that is not ahead reports it
+                self._run = Run(find_tool("ptxas"), arch)
+
+    def take(self, tool: Tool, arch: str, options: Sequence[str], text: str) -> Run | None:
+        """The run, now for ``text``; None where it is not there, or another."""
+        self._starting.join()
+        run = self._run
+        if run is None or run.purpose != (tool, arch, tuple(options)) or not run.supply(text):
+            return None
+        self._run = None
+        return run
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._starting.join()
+        if self._run is not None:
+            self._run.end()
