@@ -133,16 +133,17 @@ class Catalogue(Mapping[str, Atom]):
         self.declared_key = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16] if state else ""
 
     @checked(kind=instance("the start of a kind, such as 'wgmma'", str))
-    def mma(self, kind: str = "", **wanted: object) -> Iterator[MmaAtom]:
+    def mma(self, kind: str = "", columns: int | None = None, **wanted: object) -> Iterator[MmaAtom]:
         """The multiplying records; with ``kind`` those of the modules that are called after it.
 
-        Families without a property that is ``wanted`` (`Family.has`) are left out.
+        Families without a property that is ``wanted``, or whose N does not divide ``columns``, are left out
+        (`Family.has`).
         """
         if kind == DECLARED:
             return iter(self.declared())
         operand = wanted.get("a")
         names = (m for m in self._named(kind) if _may_multiply(m, operand))
-        found = (a for m in names for a in self._of(m, lambda family: family.has(**wanted)))
+        found = (a for m in names for a in self._of(m, lambda family: family.has(columns, **wanted)))
         return (a for a in found if isinstance(a, MmaAtom))
 
     def families(self, kind: str) -> Iterator[Family]:
@@ -158,9 +159,9 @@ class Catalogue(Mapping[str, Atom]):
             if name == start or (name.startswith(start) and (not kind or not name.startswith(start + "_sp"))):
                 yield name
 
-    def copies(self) -> Iterator[CopyAtom]:
-        """The copying records; modules called after a kind of multiplication have none."""
-        names = (m for m in self._modules if not m.startswith(("mma", "wgmma")))
+    def copies(self, module: str | None = None) -> Iterator[CopyAtom]:
+        """The copying records, or those of one module; modules called after a kind of multiplication have none."""
+        names = (m for m in self._modules if not m.startswith(("mma", "wgmma")) and module in (None, m))
         found = (a for m in names for a in self._of(m, lambda family: False))
         return (a for a in found if isinstance(a, CopyAtom))
 

@@ -378,7 +378,7 @@ class MmaAtom(_Instruction):
         """Whether PTX for ``target`` may contain it: see `_Instruction`; one without PTX runs on none."""
         return bool(self.ptx) and any(_allows(arch, target) for arch in (self.arch, *self.archs))
 
-    @property
+    @cached_property
     def operands(self) -> dict[str, Operand]:
         """Operands by letter, in the order of the name: D, A, B, C, E for metadata, SFA and SFB for scales."""
         found = {"D": self.d, "A": self.a, "B": self.b, "C": self.c}
@@ -462,8 +462,7 @@ class CopyAtom(_Instruction):
             return
         assert self.rows == 8 * self.matrices and self.fragment.shape == (self.rows, 8), self.name
         assert self.fragment.registers == self.matrices and self.fragment.threads == self.threads, self.name
-        lanes = [self.lane_of_row(r) for r in range(self.rows)]
-        assert len(set(lanes)) == self.rows and max(lanes) < self.threads, self.name
+        assert self.rows <= self.threads and _is_exact(self.addressing, self.rows), self.name
 
     @property
     def bytes(self) -> int:
@@ -511,16 +510,23 @@ Atom = MmaAtom | CopyAtom
 @record
 class Family:
     """Multiplying records that differ in their shape alone, created together on the first access to one of
-    them."""
+    them.
+
+    ``n``: the N that all of them have; None: several.
+    """
 
     a: DType
     b: DType
     d: DType
     a_from: Literal["registers", "shared"]
     make: Callable[[], tuple[MmaAtom, ...]]
+    n: int | None = None
 
-    def has(self, **wanted: object) -> bool:
-        """Whether its records have the ``wanted`` ``a``, ``b``, ``d`` and ``a_from``; None: any."""
+    def has(self, columns: int | None = None, **wanted: object) -> bool:
+        """Whether its records have the ``wanted`` ``a``, ``b``, ``d`` and ``a_from``, None: any, and may divide a
+        tile of ``columns``."""
+        if columns is not None and self.n is not None and columns % self.n:
+            return False
         return all(value is None or getattr(self, name) == value for name, value in wanted.items())
 
 

@@ -8,7 +8,7 @@ accumulator is in registers and is updated in place.  K is 32 bytes.  PTX ISA, 9
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from tensor_layouts import Layout
@@ -117,12 +117,13 @@ def h100(fma: int, flops: int, unit: str = "TFLOP/s") -> tuple[Rate, ...]:
 
 
 def families(types: tuple[DType, DType, DType], widths: tuple[int, ...], rates: tuple[Rate, ...]) -> list[Family]:
-    """SS and RS of ``types`` (D, A, B), of every width."""
+    """SS and RS of ``types`` (D, A, B), each width a family of its own: few are ever asked for."""
+    d, a, b = types
 
-    def make(a_from: Source) -> tuple[MmaAtom, ...]:
-        return tuple(wgmma(n, types, a_from, rates=rates) for n in widths)
+    def make(n: int, a_from: Source) -> tuple[MmaAtom, ...]:
+        return (wgmma(n, types, a_from, rates=rates),)
 
-    return [family(types, a_from, make) for a_from in SOURCES]
+    return [Family(a, b, d, a_from, partial(make, n, a_from), n) for a_from in SOURCES for n in widths]
 
 
 def family(

@@ -30,7 +30,7 @@ class MatrixMove:
 @cache
 def matrix_atom(kind: str, count: int, transposed: bool) -> CopyAtom:
     """The record that moves ``count`` matrices, transposing them where ``transposed``."""
-    for atom in catalogue.copies():
+    for atom in catalogue.copies("matrix_copies"):
         if (atom.kind, atom.matrices, atom.trans) == (kind, count, transposed):
             return atom
     raise AssertionError((kind, count, transposed))

@@ -3,13 +3,14 @@ and the register layout of every fragment that follows from it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.atoms import DECLARED, MmaAtom, catalogue
 from tilemma.atoms import Operand as AtomOperand
-from tilemma.atoms.choose import select_from
+from tilemma.atoms.choose import Selection, select_from
 from tilemma.errors import CompileError, Note, Refusal
 from tilemma.ir.builder import KTileOrder
 from tilemma.ir.plans import FragmentPlan
@@ -218,21 +219,19 @@ def _select(w: Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom
         # That it is of another kind is no news: the attempt of its own kind says what it needs.
         other = f"is {catalogue[w.mma.wanted].kind}, not {kind}"
         return only.candidates, [x for x in only.refusals if x.rule != other]
-    near = select_from(
-        catalogue.mma(kind, **types, a_from=wanted.get("a_from")),
-        arch=arch,
-        kind=kind,
-        sparse=kind.endswith(".sp"),
-        **types,
-        **wanted,
-    )
-    if near.candidates:
-        return near.candidates, []
+
+    def selected(atoms: Iterable[MmaAtom]) -> Selection:
+        return select_from(atoms, arch=arch, kind=kind, sparse=kind.endswith(".sp"), **types, **wanted)
+
+    near: dict[str, Any] = {**types, "a_from": wanted.get("a_from")}
+    if (found := selected(catalogue.mma(kind, wanted["tile"][1], **near))).candidates:
+        return found.candidates, []
+    nearest = selected(catalogue.mma(kind, **near))
     others = list(catalogue.mma(kind, a=w.a, b=w.b))
-    found = select_from(others, arch=arch, kind=kind, sparse=kind.endswith(".sp"), **types, **wanted)
+    found = selected(others)
     if found.candidates or others:
         # The instructions of these types and sources come first: their rules are nearest to the program.
-        return found.candidates, list(dict.fromkeys((*near.refusals, *found.refusals)))
+        return found.candidates, list(dict.fromkeys((*nearest.refusals, *found.refusals)))
     if kind == DECLARED:
         return (), []
     every = {f"{t.a} x {t.b}": None for t in catalogue.families(kind)}
