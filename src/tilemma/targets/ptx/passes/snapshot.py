@@ -24,6 +24,14 @@ class _State:
     def copy(self) -> _State:
         return _State({f: set(names) for f, names in self.source.items()}, dict(self.stale))
 
+    def equals(self, other: _State) -> bool:
+        """Whether both are the same facts, about the same operations."""
+        return (
+            self.source == other.source
+            and self.stale.keys() == other.stale.keys()
+            and all(op is other.stale[f] for f, op in self.stale.items())
+        )
+
     def join(self, other: _State) -> None:
         """The facts after a join of two paths."""
         for f, names in other.source.items():
@@ -72,8 +80,10 @@ def _visit(body: t.Body, state: _State, found: dict[str, t.Op]) -> None:
             continue
         skipped = state.copy() if isinstance(op, (t.For, t.While)) else None
         for _, inner in bodies(op):
+            before = state.copy()
+            _visit(inner, state, found)
             # A loop, and instances that run at the same time, come to a statement again.
-            _visit(inner, state, found)
-            _visit(inner, state, found)
+            if not state.equals(before):
+                _visit(inner, state, found)
         if skipped is not None:
             state.join(skipped)
