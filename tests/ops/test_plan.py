@@ -18,6 +18,7 @@ from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import LEAST_RING, PIPELINED, candidates, choose, ranked
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import MOST_FLIGHT, Hardware, Plan, estimate
+from tilemma.ops.plans import variants
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
@@ -286,6 +287,13 @@ def test_pieces_of_a_tile_of_a_group_do_not_wait_for_each_other(groups: int) -> 
     )
     tiles = 2 if step.constants["HALVES"] else 1
     assert compiled.ptx.count("cp.async.bulk.wait_group 0") == plan.groups * tiles
+
+
+def test_tuning_tries_the_plain_text_of_groups() -> None:
+    p = grouped(8, 8192, 4096, 4096)
+    found = [x for x in variants(ranked(p, H200)) if x.kernel == "pipelined" and not x.by_hand]
+    (step,) = steps(p, found[0])
+    assert step.kernel.build(**step.constants).arrays
 
 
 def test_large_results_of_4_bytes_are_stored_by_tma() -> None:

@@ -64,7 +64,7 @@ def _halves(problem: Problem, plan: Plan) -> bool:
     """
     if problem.offsets is None or problem.offsets.shape[0] > FEW_GROUPS or plan.tile[1] % 16:
         return False
-    return plan.by_hand and problem.grouped == "rows" and problem.plain and not problem.promote
+    return problem.grouped == "rows" and problem.plain and not problem.promote
 
 
 def _once(problem: Problem, plan: Plan) -> bool:
@@ -307,7 +307,8 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         values["EARLY"] = True
     if problem.grouped:
         values["OUT"] = 1
-        values["HALVES"] = _halves(problem, plan)
+        if plan.by_hand:
+            values["HALVES"] = _halves(problem, plan)
         return values
     if not plan.by_hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
