@@ -10,8 +10,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,8 +38,8 @@ ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
 # How many plans are measured, in how many rounds, or in so many seconds, but not in fewer rounds than these; the
 # rounds before the first that counts.
 MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.4, 5, 2
-# Seconds for compiling: plans that take longer are not measured.
-COMPILING = 0.8
+# Seconds for compiling: plans that would take longer are not measured.
+COMPILING = 1.1
 # At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
 COPIES, SPREAD, UNIT = 11, 96 << 20, 256
 # The L2 cache is emptied by a write of this many times its size.
@@ -137,29 +139,45 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
     with Progress(console=console, transient=True) as progress, _copied(problem) as problems:
         task = progress.add_task("measuring plans", total=len(plans) + ROUNDS)
         ready: dict[Plan, list[list[PreparedLaunch]]] = {}
-        # The assembler runs in processes of its own: plans wait for it together, but not for long.
-        begin = time.perf_counter()
-        with ThreadPoolExecutor(WAITING) as pool:
-            waiting = []
-            for plan in plans:
-                calls, work = _calls(problem, plan)
-                waiting.append((plan, work, [pool.submit(_launches, [call]) for call in calls]))
-            for plan, work, calls_ready in waiting:
-                try:
-                    left = None if not ready else max(0.0, begin + COMPILING - time.perf_counter())
-                    first = [x for each in calls_ready for x in each.result(left)]
-                    ready[plan] = [first, *(_launches(_calls(p, plan, work)[0]) for p in problems)]
-                except TilemmaError as e:
-                    console.print(f"{plan}: {e.message}")
-                except TimeoutError:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    break
-                progress.advance(task)
+        for plan, work, launches in _compiled(problem, plans):
+            try:
+                ready[plan] = [launches(), *(_launches(_calls(p, plan, work)[0]) for p in problems)]
+            except TilemmaError as e:
+                console.print(f"{plan}: {e.message}")
+            progress.advance(task)
         times: dict[Plan, list[float]] = {p: [] for p in ready}
         if times:
             for _ in _rounds(ready, times, stream):
                 progress.advance(task)
     return winner(times, found[0].plan) if times else found[0].plan
+
+
+def _compiled(
+    problem: Problem, plans: Sequence[Plan]
+) -> Iterator[tuple[Plan, Mapping[str, Any], Callable[[], list[PreparedLaunch]]]]:
+    """Plans, the arrays that they work in, and a function for their launches: the first, and those that will be
+    ready within `COMPILING` seconds if they take as long as others.
+
+    The assembler runs in processes of its own: `WAITING` plans wait for it together.  None is left running, since
+    measurements would wait for its thread.
+    """
+    begin, longest = time.perf_counter(), 0.0
+    rest, waiting = iter(plans), deque[tuple[Plan, Mapping[str, Any], float, list[Future[list[PreparedLaunch]]]]]()
+    with ThreadPoolExecutor(WAITING) as pool:
+        while True:
+            while len(waiting) < WAITING and time.perf_counter() + longest < begin + COMPILING:
+                plan = next(rest, None)
+                if plan is None:
+                    break
+                calls, work = _calls(problem, plan)
+                now = time.perf_counter()
+                waiting.append((plan, work, now, [pool.submit(_launches, [call]) for call in calls]))
+            if not waiting:
+                return
+            plan, work, started, found = waiting.popleft()
+            futures.wait(found)
+            longest = max(longest, time.perf_counter() - started)
+            yield plan, work, lambda found=found: [x for each in found for x in each.result()]
 
 
 def winner(times: Mapping[Plan, Sequence[float]], first: Plan) -> Plan:
