@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
 # rounds before the first that counts.
 MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.4, 5, 2
 # Seconds for compiling: plans that would take longer are not measured.
-COMPILING = 1.1
+COMPILING = 1.5
 # At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
 COPIES, SPREAD, UNIT = 11, 96 << 20, 256
 # The L2 cache is emptied by a write of this many times its size.
@@ -139,7 +139,9 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
     with Progress(console=console, transient=True) as progress, _copied(problem) as problems:
         task = progress.add_task("measuring plans", total=len(plans) + ROUNDS)
         ready: dict[Plan, list[list[PreparedLaunch]]] = {}
+        alive = []
         for plan, work, launches in _compiled(problem, plans):
+            alive.append(work)
             try:
                 ready[plan] = [launches(), *(_launches(_calls(p, plan, work)[0]) for p in problems)]
             except TilemmaError as e:
@@ -177,7 +179,11 @@ def _compiled(
             plan, work, started, found = waiting.popleft()
             futures.wait(found)
             longest = max(longest, time.perf_counter() - started)
-            yield plan, work, lambda found=found: [x for each in found for x in each.result()]
+            yield plan, work, partial(_together, found)
+
+
+def _together(found: Sequence[Future[list[PreparedLaunch]]]) -> list[PreparedLaunch]:
+    return [x for each in found for x in each.result()]
 
 
 def winner(times: Mapping[Plan, Sequence[float]], first: Plan) -> Plan:
