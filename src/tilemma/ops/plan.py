@@ -224,6 +224,8 @@ ROOM = 0.85
 RESIDENT, REQUEST = 0.92, 5.6e-12
 RESIDENT_TILE, RESIDENT_GROUP, RESIDENT_COLUMN = 4e-07, 2e-07, 3.3e-09
 RESIDENT_LATENCY, RESIDENT_LOAD = 1.2e-06, 0.9
+# Results that are so wide take other plans longer than the model says.
+RESIDENT_PARTS = 0.97
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 # K is by far the longest extent: so many times the others.
@@ -388,7 +390,7 @@ def _resident(p: Problem, plan: Plan, on: Hardware) -> Estimate:
     work = down * (RESIDENT_TILE + RESIDENT_GROUP * plan.groups + RESIDENT_COLUMN * columns)
     loading = RESIDENT_LATENCY + RESIDENT_LOAD * (columns + rows) * row * min(on.sms, products * down) / on.memory
     each = tiles / down * max(work, (loading + work) / plan.slots)
-    seconds = max(memory, each) + 0.1 * min(memory, each) + LAUNCH
+    seconds = (max(memory, each) + 0.1 * min(memory, each)) * (RESIDENT_PARTS if parts > 1 else 1.0) + LAUNCH
     why = f"{products * down} tiles, {tiles} in a block, bound by {'memory' if memory > each else 'waits'}"
     return Estimate(plan, seconds, why)
 

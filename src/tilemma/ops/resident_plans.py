@@ -16,8 +16,11 @@ MOST, LEAST = 6, 2
 MOST_COLUMNS = {2: 160, 3: 72, 4: 48}
 # Parts of the columns at most, and columns of each: rows of a box have no more elements.
 PARTS, WIDEST = 6, 256
-# Elements along K that steps are multiples of, and the longest K worth a try.
-UNIT, LONGEST = 16, 1024
+# Elements along K that steps are multiples of, and the longest K worth a try: of parts of the columns, which read
+# lhs again, tiles of a longer one took up to 1.8 times as long as those of other plans.
+UNIT, LONGEST, LONGEST_OF_PARTS = 16, 1024, 128
+# Tiles on their way at least: blocks with fewer waited for rhs.
+AHEAD = 3
 # Bytes that each block of several in a multiprocessor takes besides its own.
 BESIDE = 1024
 
@@ -27,6 +30,8 @@ def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
     if not _possible(p) or p.shape[0] <= 64 or p.shape[2] > LONGEST:
         return
     for columns, store in _columns(p):
+        if columns < p.shape[1] and p.shape[2] > LONGEST_OF_PARTS:
+            return
         found = list(_of(p, on, columns, store))
         yield from found
         if found:
@@ -49,6 +54,8 @@ def _of(p: Problem, on: Hardware, columns: int, store: str) -> Iterator[Plan]:
         ]
         if found:
             _, slots, stages = max(found)
+            if -slots * cdiv(m, 64 * groups) < AHEAD:
+                continue
             tile, grid = (64 * groups, columns, depth), beside * on.sms
             yield Plan("resident", tile, groups, stages, 0, grid, 1, store, slots=-slots)
 
