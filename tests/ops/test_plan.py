@@ -289,6 +289,12 @@ def test_pieces_of_a_tile_of_a_group_do_not_wait_for_each_other(groups: int) -> 
     assert compiled.ptx.count("cp.async.bulk.wait_group 0") == plan.groups * tiles
 
 
+def test_tiles_of_groups_have_64_rows_of_each_warpgroup() -> None:
+    """Others store the last rows of a group from registers that they do not have."""
+    found = list(candidates(grouped(32, 8192, 2048, 7168), H200))
+    assert found and all(x.tile[0] == 64 * x.groups for x in found if x.kernel == "pipelined")
+
+
 def test_tuning_tries_the_plain_text_of_groups() -> None:
     p = grouped(8, 8192, 4096, 4096)
     found = [x for x in variants(ranked(p, H200)) if x.kernel == "pipelined" and not x.by_hand]
