@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from lanes import Lane
 
@@ -188,6 +190,36 @@ def test_what_reads_no_memory_is_computed_before_the_wait() -> None:
     text = gather.compile(arch="sm_90a").ptx
     places = [text.index(x) for x in ("div.", "griddepcontrol.wait", "ld.global", "st.global")]
     assert places == sorted(places)
+
+
+def test_first_tiles_of_what_is_read_once_are_prefetched_before_the_wait() -> None:
+    """As many as 20 KiB hold; not in a branch, not where memory decides the place, and not without a wait."""
+    from tilemma import foreach, if_, parallel, shared, tma
+
+    @tm.kernel
+    def stream(
+        x: tm.Global["f16", "M", "K"], at: tm.Global["s32", "A"], out: tm.Global["f16", "M"], *,
+        EVICT="first", OVERLAP=True, READ=False, BRANCH=False,
+    ):  # fmt: skip
+        for m in parallel(tm.cdiv(x.shape[0], 64), level="block", overlap=OVERLAP):
+            tile = shared("f16", 64, 64)
+            for k in foreach(tm.cdiv(x.shape[1], 64)):
+                there = x.subspan(64, 64).at(at[m] if READ else m, k + 1)
+                if BRANCH:
+                    with if_(k < 9):
+                        tma.copy(there, tile, evict=EVICT)
+                else:
+                    tma.copy(there, tile, evict=EVICT)
+                for t in parallel(64, level="thread"):
+                    out[m * 64 + t] = tile[t, 0]
+
+    name = "cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint"
+    text = stream.compile(arch="sm_90a").ptx
+    places = [text.index(x) for x in ("mbarrier.init", name, "griddepcontrol.wait", "cp.async.bulk.tensor")]
+    assert places == sorted(places)
+    assert re.findall(re.escape(name) + r" \[%x_map\w*, \{(\d+), %coord", text) == ["64", "128"]
+    for other in ({"EVICT": "last"}, {"OVERLAP": False}, {"READ": True}, {"BRANCH": True}):
+        assert name not in stream.compile(arch="sm_90a", **other).ptx, other
 
 
 def test_overlap_is_for_launches() -> None:

@@ -80,7 +80,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         if overlap and count < len(before):
             _wait_for_previous_launch(lo)
         lo.body(before)
-        _prologue(lo, op.body)
+        _prologue(lo, op.body, early=overlap and count >= len(before))
         place_rotating(lo, op.body)
         first = max(0, count - len(before))
         lo.body(op.body[:first])
@@ -189,12 +189,17 @@ def _wait_for_previous_launch(lo: Lowering) -> None:
     lo.e.do("griddepcontrol.launch_dependents")
 
 
-def _prologue(lo: Lowering, body: tuple[Op, ...]) -> None:
-    """The prologue: one thread prefetches tensor maps and initialises mbarriers, then a barrier of all threads."""
+def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool) -> None:
+    """The prologue: one thread prefetches tensor maps and initialises mbarriers, then a barrier of all threads.
+
+    ``early``: the launch then waits for the previous one, and that thread prefetches first tiles too.
+    """
     first = lo.elected(lo.instance)
     with lo.e.collect() as ops:
         tma.prefetch(lo, body)
         events = initialise(lo, body)
+        if early:
+            tma.prefetch_first_tiles(lo, body)
         found = tuple(ops)
     if isinstance(first, Reg):
         lo.e.select_branch(first, found, ())
