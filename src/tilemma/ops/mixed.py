@@ -17,6 +17,7 @@ from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.mixed_kernels import mixed_products, mixed_sums, mixed_tiles, widened_weights
 from tilemma.ops.mixed_plan import MixedShape, MixedTile
+from tilemma.ops.mixed_streams import mixed_streams
 from tilemma.ops.operand_layouts import aligned
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import Hardware, hardware
@@ -108,27 +109,32 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
             return _by_widening(call, out, result, made, (steps, away), kind, group)
         constants |= {**moved, "TV": kind, "TILE_M": rows, "STAGED": forms.staged(result)}
         return forms.prepared(call, out, result, made, mixed_products, shifted, named, constants)
-    kernel: Kernel = mixed_sums()
     room: tuple[tuple[ArrayRef, Source], ...] = ()
     specs: dict[str, tuple[tuple[int, ...], str]] = {}
     if away is None and _summed(weights, kind, group):
-        tile = mixed_plan.tile(whole, on, on_cpu=on_cpu)
-        constants |= {"TV": kind, **tile.own(group)}
+        streams = _streams((weights, call.a, steps), on)
+        tile = mixed_plan.tile(whole, on, on_cpu=on_cpu, streams=streams)
         specs = tile.room(m, n)
-        room = _room(call.a, specs)
-        once = tile.blocks(whole) <= on.sms
-        kernel = mixed_sums(persistent=not once)
-        constants["STREAM"] = m <= tile.rows and _streams((weights, call.a, steps), on)
-        constants |= _joined(tile, once) if specs else {}
+        kernel, own = _sums(tile, whole, on, streams)
+        constants |= {"TV": kind, **own}
+        room = () if tile.stages else _room(call.a, specs)
     else:
         tile = mixed_plan.single(whole, on, on_cpu=on_cpu)
         kernel, operands = mixed_tiles, shifted
-        constants |= {**moved, "PACKED": kind == "s4"}
-    constants |= tile.constants
+        constants |= {**moved, **tile.constants, "PACKED": kind == "s4"}
     if tile.parts > 1 and not specs:
         return _in_parts(call, kernel, out, result, made, operands, named, constants, tile.parts, room)
     ready = forms.prepared(call, out, result, made, kernel, operands, named, constants, room)
     return replace(ready, work=specs)
+
+
+def _sums(tile: MixedTile, shape: MixedShape, on: Hardware, streams: bool) -> tuple[Kernel, dict[str, Any]]:
+    """The kernel that sums groups apart, and its constants.  ``streams``: TMA copies all operands."""
+    if tile.stages:
+        return mixed_streams, tile.turns()
+    once = tile.blocks(shape) <= on.sms
+    constants = {**tile.constants, **tile.own(shape.group), "STREAM": shape.m <= tile.rows and streams}
+    return mixed_sums(persistent=not once), constants | (_joined(tile, once) if tile.joined else {})
 
 
 def _room(a: ArrayRef, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tuple[tuple[ArrayRef, Source], ...]:

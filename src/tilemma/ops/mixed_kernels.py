@@ -44,7 +44,7 @@ def store_transposed(
     groups, part = tile.groups, (ROWS, tile.columns)
 
     def store(mc: Any, p: Any) -> None:
-        finish = partial(_store_part, out, epilogue, tile, p)
+        finish = partial(store_part, out, epilogue, tile, p)
         if join is None:
             finish(mc, 0, tile.columns)
         else:
@@ -69,7 +69,7 @@ def store_transposed(
             store(mc, p)
 
 
-def _store_part(
+def store_part(
     out: Any, epilogue: EpilogueFunction, tile: ResultTile, p: Any, mc: Any, share: Any, width: int
 ) -> None:
     """Stores ``width`` columns of part ``p`` of the tile, that of an instance: the share of this number."""

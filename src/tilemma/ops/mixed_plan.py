@@ -20,6 +20,11 @@ _MOST_ROWS = 64
 _WARPGROUPS = 4
 # Warps of a block that multiply by themselves: with eight, one of each two works while the other waits.
 _WARPS = (4, 8)
+# Slices that work in turns: the rows up to which three warpgroups do, and the most stages.  The first copy; clocks
+# of a unit, and for each row, of warps and of warpgroups; the share that the shorter of these and the memory's
+# time adds to the longer.  Fitted to times on an H200 of nine shapes with 1 to 64 rows.
+_THREE_ROWS, _MOST_STAGES = 40, 32
+_TURN_START, _TURN_WARPS, _TURN_GROUPS, _TURN_EXPOSED = 0.3e-6, (113.0, 6.1), (146.0, 3.6), 0.1
 # Parts of K.
 _PARTS = (1, 2, 4, 8)
 # With four warpgroups a thread has about 112 registers: for more rows ptxas 13.5 spills, or waits for each
@@ -78,7 +83,9 @@ class MixedTile:
     multiplies in each step, of ``slices`` that are copied together; ``parts`` of K are products of their own.
 
     ``warps``: a warp has the place of a warpgroup.  ``step``: so many of K are multiplied while the next are
-    converted; 0: all of a group.  ``joined``: the blocks add the parts; another kernel does without.
+    converted; 0: all of a group.  ``joined``: the blocks add the parts; another kernel does without.  ``stages``:
+    slices work in turns, with ``share`` of them at the same of so many stages, in `mixed_streams`; 0: all at the
+    same, in `mixed_sums`.
     """
 
     rows: int
@@ -89,11 +96,19 @@ class MixedTile:
     warps: bool = False
     step: int = 0
     joined: bool = False
+    share: int = 0
+    stages: int = 0
 
     @property
     def constants(self) -> dict[str, int]:
-        """Of both kernels."""
+        """Of `mixed_sums` and `mixed_tiles`."""
         return {"TILE_M": self.rows, "TILE_K": self.depth, "GROUPS": self.groups}
+
+    def turns(self) -> dict[str, int | str]:
+        """The constants of `mixed_streams`."""
+        found = {"TILE_M": self.rows, "TILE_K": self.depth, "SHARE": self.share, "STAGES": self.stages}
+        level = "group" if self.warps else "group-4"
+        return {**found, "SLICES": self.slices, "STEP": self.step, "LEVEL": level}
 
     def own(self, group: int) -> dict[str, int | str]:
         """Of `mixed_sums` alone."""
@@ -115,11 +130,11 @@ class MixedTile:
         return {"parts": (sums, "f32"), "words": ((tiles, self.groups), "s64")}
 
 
-def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
+def tile(s: MixedShape, on: Hardware, *, on_cpu: bool, streams: bool = False) -> MixedTile:
     """The tile of `mixed_sums`: on a GPU with pipelines the fastest by the model.
 
     Among equally fast ones it has fewer parts, then more warpgroups, which hide more of the latency, then deeper
-    steps.
+    steps.  ``streams``: TMA can copy all operands, so that `mixed_streams` can take its place.
     """
     simple = single(s, on, on_cpu=on_cpu)
     if on_cpu or not on.pipelines or s.m > _MOST_ROWS:
@@ -128,7 +143,28 @@ def tile(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
     def cost(t: MixedTile) -> tuple[float, int, int, int, bool]:
         return round(seconds(t, s, on), 7), t.parts, -t.groups * t.slices, -t.depth, t.joined
 
-    return min(candidates(s, on, simple.rows), key=cost, default=simple)
+    found = [*candidates(s, on, simple.rows), *(in_turns(s, on, simple.rows) if streams else ())]
+    return min(found, key=cost, default=simple)
+
+
+def in_turns(s: MixedShape, on: Hardware, rows: int) -> Iterator[MixedTile]:
+    """The tiles of `mixed_streams` for ``rows`` rows that fit the device and are one for each block."""
+    if s.bits != 4 or s.group % _UNIT:
+        return
+    new = MixedTile(rows, 1, 8, 128, 1, True, 128, share=2)
+    if rows > _WARP_ROWS:
+        # With three warpgroups a thread has 128 registers.
+        new = MixedTile(rows, 1, 3 if rows <= _THREE_ROWS else 2, 256, 1, step=64, share=1)
+    turns = new.slices // new.share
+    stages = min(_ring(new, on) // _stage(replace(new, slices=new.share), s), _MOST_STAGES) // turns * turns
+    if stages < 2 * turns or not _meets(new.share * new.depth, s.group):
+        return
+    # Where the memory is the bottleneck and rows are fewest, slices at the same stages were faster.
+    most = on.sms if rows > 8 else on.sms * 3 // 4
+    for parts in _PARTS:
+        t = replace(new, parts=parts, stages=stages)
+        if t.blocks(s) <= most and (parts == 1 or (s.plain and s.k > 0 and s.k % (parts * s.group) == 0)):
+            yield t
 
 
 def product_rows(s: MixedShape, on: Hardware) -> int:
@@ -166,9 +202,12 @@ def single(s: MixedShape, on: Hardware, *, on_cpu: bool) -> MixedTile:
 def seconds(t: MixedTile, s: MixedShape, on: Hardware) -> float:
     """The time of a call by the model.  Not modelled: weights that stay in the L2 cache between calls."""
     blocks = t.blocks(s)
+    busy = min(blocks, on.sms)
     units = t.groups * cdiv(s.k, t.parts * _UNIT)
     weights = _UNIT * ROWS * s.bits / 8 + 4 * ROWS * _UNIT / s.group
-    busy = min(blocks, on.sms)
+    if t.stages:
+        busiest = _turns(t, s, weights * busy / (on.memory / on.clock))
+        return LAUNCH + _TURN_START + busiest / on.clock + _adding(t, s, on)
     converting = _CONVERT
     if t.warps:
         alone = _ALONE if t.groups * t.slices == min(_WARPS) else 1.0
@@ -187,6 +226,15 @@ def seconds(t: MixedTile, s: MixedShape, on: Hardware) -> float:
     unit = max((_LATENCY + _LATENCY_ROW * t.rows) / begun, bound + exposed * (sum(clocks) - bound))
     rounds = cdiv(blocks, on.sms)
     return LAUNCH + _START + _AGAIN * (rounds > 1) + rounds * units * unit / on.clock + _adding(t, s, on)
+
+
+def _turns(t: MixedTile, s: MixedShape, memory: float) -> float:
+    """Clocks of the slowest of the slices that work in turns; ``memory``: those in which a unit arrives."""
+    step, turns = t.share * t.depth, t.slices // t.share
+    base, row = _TURN_WARPS if t.warps else _TURN_GROUPS
+    clocks = memory, base + row * t.rows
+    unit = max(clocks) + _TURN_EXPOSED * min(clocks)
+    return cdiv(cdiv(s.k, t.parts * step), turns) * turns * step // _UNIT * unit
 
 
 def _adding(t: MixedTile, s: MixedShape, on: Hardware) -> float:
@@ -253,6 +301,7 @@ def _stage(t: MixedTile, s: MixedShape) -> int:
 
 
 def _ring(t: MixedTile, on: Hardware) -> int:
-    """Bytes for stages beside the sums of all slices but one, whose rows are padded by at most 32 bytes."""
-    sums = 4 * (t.slices - 1) * t.groups * ROWS * (t.rows + 8)
+    """Bytes for stages beside the sums of slices, whose rows are padded by at most 32 bytes.  Those of the first
+    slice are stored too where slices work in turns."""
+    sums = 4 * (t.slices - (t.share == 0)) * t.groups * ROWS * (t.rows + 8)
     return on.shared - RESERVED - sums

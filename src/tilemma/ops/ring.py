@@ -25,9 +25,15 @@ class PipelineState:
         """The slot before."""
         return select(self.slot == 0, self.stages - 1, self.slot - 1)
 
-    def advance(self) -> None:
+    def advance(self, step: int = 1) -> None:
+        """``step`` divides the stages, or is 1."""
         # A remainder by a number that is no power of two takes a hundred cycles.
-        self.slot.set(select(self.slot == self.stages - 1, 0, self.slot + 1))
+        if step == 1:
+            self.slot.set(select(self.slot == self.stages - 1, 0, self.slot + 1))
+        else:
+            self.slot.set(
+                select(self.slot >= self.stages - step, self.slot + step - self.stages, self.slot + step)
+            )
 
 
 @dataclass(frozen=True)
