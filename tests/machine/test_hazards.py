@@ -56,6 +56,12 @@ COPY_OVER = """  setp.eq.u32 %p0, %t, 0; .shared .align 8 .b64 later; mov.u32 %r
   @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 16, [%r7]; bar.sync 0;
 LATER: mbarrier.try_wait.parity.shared.b64 %p1, [%r7], 0; @!%p1 bra LATER;"""
 
+# Each thread overwrites the word that its own copy reads.
+SOURCE_IN_FLIGHT = """  mov.u32 %r0, smem; shl.b32 %r1, %t, 2; add.s32 %r0, %r0, %r1;
+  mov.b32 %r7, 4; cp.async.ca.shared.global [%r0], [%Y], 4, %r7; cp.async.commit_group;
+  cp.async.wait_group 0; // @wait
+  st.global.b32 [%Y], %t;"""
+
 
 CASES = [
     Case("race", exchange, drop("barrier")),
@@ -68,6 +74,8 @@ CASES = [
     Case("read-before-arrival", bulk_load, drop("loop")),
     Case("uninitialised-register", bulk_load, drop("wait")),
     Case("overwrite-in-flight", bulk_store, drop("wait")),
+    Case("overwrite-in-flight", plain(SOURCE_IN_FLIGHT), drop("wait")),
+    Case("overwrite-in-flight", plain(SOURCE_IN_FLIGHT.replace("%r7, 4", "%r7, 3")), drop("wait")),
     Case("overwrite-in-flight", tma, change("wait-group", " 0;", " 1;")),
     Case("race-equal-values", exchange, insert("barrier", "  .shared .align 4 .b8 eq[4]; mov.b32 %r7, eq; st.shared.b32 [%r7], 5;"), strict=True),
     Case("overwrite-in-flight-store", wgmma, insert("wait", "  st.shared.b32 [%r1], %r6;")),

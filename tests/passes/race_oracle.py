@@ -186,7 +186,7 @@ class Oracle:
         match op:
             case t.Copy(src=src, dst=dst):
                 agent = "cp.async" if op.plan.engine == "cp.async" else "thread"
-                yield from self.memory("src", src, False, "thread")
+                yield from self.memory("src", src, False, agent)
                 yield from self.memory("dst", dst, True, agent)
             case t.Load(src=src, fragment=f):
                 if op.plan.method == "descriptor":

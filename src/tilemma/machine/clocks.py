@@ -301,12 +301,12 @@ class Events:
         self.clock: Ints32 = np.zeros(256, np.int32)
         # For a collective access of a warp, the column of its lane 0; for other accesses ``column`` again.
         self.alone: Ints32 = np.zeros(256, np.int32)
-        # Accesses of the native library: the row of the warp, the step, and whether it is the read of a copy.
+        # Accesses of the native library: the row of the warp and the step.
         self.made: npt.NDArray[np.int64] = np.zeros(256, np.int64)
         # Those of Python, by number.
         self.info: dict[int, Any] = {0: None}
-        # What makes the `Access` of one of ``made`` from these three.
-        self.maker: Callable[[int, int, bool], Any] | None = None
+        # What makes the `Access` of one of ``made`` from these two.
+        self.maker: Callable[[int, int], Any] | None = None
         self.record = EventRecord()
         self.record.count = 1
         self._place()
@@ -331,7 +331,7 @@ class Events:
         found = self.info.get(number)
         code = int(self.made[number]) if found is None else 0
         if code and self.maker is not None:
-            found = self.info[number] = self.maker((code >> 33) - 1, code >> 1 & 0xFFFFFFFF, bool(code & 1))
+            found = self.info[number] = self.maker((code >> 32) - 1, code & 0xFFFFFFFF)
         return found
 
     def new(self, column: int, clock: int, info: Any, *, unordered: bool = False, alone: int | None = None) -> int:

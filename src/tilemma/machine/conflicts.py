@@ -174,9 +174,10 @@ def check_lanes_ordered(
 
 
 def report_conflict(
-    w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any
-) -> None:
-    """The hazard of an access that is not ordered after ``event``."""
+    w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any, *,
+    source: bool = False,
+) -> None:  # fmt: skip
+    """The hazard of an access that is not ordered after ``event``, of a copy the read of its ``source``."""
     machine, place = w.cta.machine, w.place(ins)
     reads = "read" in verb
     other = event.place
@@ -185,7 +186,7 @@ def report_conflict(
         machine.report(
             hz.ReadBeforeArrival.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
         )
-    elif event.kind in ("wgmma", "bulk-store") and not reads:
+    elif (source or event.kind in ("wgmma", "bulk-store")) and not reads:
         machine.report(
             hz.OverwriteInFlight.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
         )

@@ -150,7 +150,10 @@ def global_ordered(
                 w, ins, event, verb, where, np.asarray(lanes)[np.unique(rows)], offsets[rows] + columns
             )
         else:
-            report_conflict(w, ins, event, verb, where, (), offsets[rows] + columns)
+            # Of the asynchronous accesses that may still run, cp.async reads global memory.
+            report_conflict(
+                w, ins, event, verb, where, (), offsets[rows] + columns, source=event.kind == "cp.async"
+            )
         return
 
 

@@ -361,9 +361,9 @@ class _Maker:
     def __init__(self, machine: Machine, warps: list[Warp]) -> None:
         self.machine, self.warps = machine, warps
 
-    def __call__(self, row: int, step: int, copied: bool) -> Access:
+    def __call__(self, row: int, step: int) -> Access:
         made = self.machine.program.steps[step]
-        kind = "ld" if copied or made.plain is None else blocks.EVENTS[made.plain.kind]
+        kind = "ld" if made.plain is None else blocks.EVENTS[made.plain.kind]
         return Access(kind, self.warps[row], made.instruction)
 
 

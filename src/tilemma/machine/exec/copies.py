@@ -206,13 +206,14 @@ def cp_async(d: Decoder) -> None:
         target = to_patterns.of(w, some)
         if not target.own:
             _refuse_target(f, ins, lanes, target.addr, width)
-        machine = w.cta.machine
+        machine, copies = w.cta.machine, copies_of(w)
+        event = w.cta.cluster.events.new(copies.column, _NEVER, w.access("cp.async", ins), unordered=True)
         found = patterns.of(w, some if chosen is None else reads) if sizes is None and len(reads) else None
         sources: list[Any] = []
         zeros = LANES[:0]
         if found is not None:
             allocation, offsets, extra = found
-            _order_source(w, ins, allocation, reads, offsets, width)
+            _order_source(w, ins, allocation, reads, offsets, width, event)
             machine.performance.add("uncoalesced", ins, extra)
             sources = [(allocation, np.arange(len(lanes)) if chosen is None else chosen, offsets)]
             if chosen is not None:
@@ -222,12 +223,10 @@ def cp_async(d: Decoder) -> None:
                 sizes = np.full(len(lanes), width, np.int64)
                 if chosen is not None:
                     sizes[np.setdiff1d(np.arange(len(lanes)), chosen)] = 0
-            sources = _sources(f, ins, lanes, source.values(w, some), width, sizes)
+            sources = _sources(f, ins, lanes, source.values(w, some), width, sizes, event)
         else:
             sizes, zeros = None, np.arange(len(lanes))
         access.check_write(w, ins, w.cta, lanes, target.addr, width, "cp.async")
-        copies = copies_of(w)
-        event = w.cta.cluster.events.new(copies.column, _NEVER, w.access("cp.async", ins), unordered=True)
         w.cta.shared.write(width, target.index, (lanes + event)[:, None], event + 31)
         machine.performance.add("bank-conflict", ins, target.extra)
         agent = CopyAgent(w, ins, lanes, target.addr, sources, width, sizes, zeros)
@@ -259,7 +258,7 @@ def _refuse_target(f: Frame, ins: Instruction, lanes: Any, to: Any, width: int) 
     access.shared_bounds(f.w, ins, f.w.cta.shared, to, width, lanes, "write to")
 
 
-def _sources(f: Frame, ins: Instruction, lanes: Any, source: Any, width: int, sizes: Any) -> list[Any]:
+def _sources(f: Frame, ins: Instruction, lanes: Any, source: Any, width: int, sizes: Any, event: int) -> list[Any]:
     """The sources of copies, some of them of less than ``width`` bytes: (allocation, positions, offsets)."""
     w, sources = f.w, []
     reads = np.flatnonzero(sizes > 0)
@@ -279,21 +278,24 @@ def _sources(f: Frame, ins: Instruction, lanes: Any, source: Any, width: int, si
                 f, ins, lanes[lane], source[lane], n, "read of"
             ):
                 picked = lane if where is None else lane[where]
-                _order_source(w, ins, allocation, lanes[picked], offsets, n)
+                _order_source(w, ins, allocation, lanes[picked], offsets, n, event)
                 sources.append((allocation, picked, offsets))
     w.cta.machine.performance.global_(ins, src, width)
     return sources
 
 
-def _order_source(w: Warp, ins: Instruction, allocation: Any, lanes: Any, offsets: Any, width: int) -> None:
+def _order_source(
+    w: Warp, ins: Instruction, allocation: Any, lanes: Any, offsets: Any, width: int, event: int
+) -> None:
+    """Check that the source has been written, and enter that the copy reads it until it completes."""
     if not allocation.writable:
         return
     if allocation.writer is not None:
         global_access.global_ordered(
             w, ins, allocation, lanes, offsets, width, allocation.writer, "ld", "`cp.async` reads"
         )
-    event = global_access.global_event(w, ins, "ld")
-    global_access.record_global_read(w, allocation, lanes, offsets >> SHIFT[width], width, event)
+    read = (w.cta.cluster.serial + 1) << 32 | event
+    global_access.record_global_read(w, allocation, lanes, offsets >> SHIFT[width], width, read)
 
 
 @instruction("cp.async.commit_group")

@@ -212,14 +212,12 @@ def copy_issue(
     Returns the event of the copies, of ``column``, and the argument of `copy_complete`; None where the
     NumPy code is to issue it.
     """
-    cluster, machine, shared = w.cta.cluster, w.cta.machine, w.cta.shared
-    events = cluster.events
+    machine, shared, events = w.cta.machine, w.cta.shared, w.cta.cluster.events
     copy, passes = (ctypes.c_int64 * COPY)(), ctypes.c_int64()
-    event = events.count << 5
     mask = None if m is None else m.tobytes()
     arguments = (
-        w.native, to.address, source.address, sizes, w.floor, (cluster.serial + 1) << 32 | event,
-        event | UNORDERED, mask, ctypes.addressof(copy), ctypes.addressof(passes),
+        w.native, to.address, source.address, sizes, w.floor, events.count << 5 | UNORDERED, mask,
+        ctypes.addressof(copy), ctypes.addressof(passes),
     )  # fmt: skip
     found = machine.native.copy_issue(*arguments)
     if found == _NO_SHADOW:
@@ -228,8 +226,6 @@ def copy_issue(
     if found < 0:
         return None
     if found != _NOTHING_READ:
-        if found & 1:
-            events.new(w.first, cluster.clocks.now[w.row], w.access("ld", ins))
         machine.performance.add("uncoalesced", ins, (found & 0xFFFFFFFF) >> 1)
     event = events.new(column, _NEVER, w.access("cp.async", ins), unordered=True)
     shared.wrote(event + 31)

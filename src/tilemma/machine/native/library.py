@@ -154,7 +154,7 @@ def _load(data: bytes) -> None:
     library.run_grid.argtypes, library.run_grid.restype = (pointer,), number
     library.shared_load.restype = library.shared_store.restype = number
     library.global_load.restype = library.global_store.restype = number
-    library.copy_issue.argtypes = (pointer, pointer, pointer, *(number,) * 4, mask, pointer, pointer)
+    library.copy_issue.argtypes = (pointer, pointer, pointer, *(number,) * 3, mask, pointer, pointer)
     library.matrix_load.argtypes = (pointer, pointer, number, number, mask, pointer, pointer)
     library.copy_issue.restype = library.matrix_load.restype = number
     library.shared_gather.argtypes = (pointer, pointer, *(number,) * 4, pointer)

@@ -410,10 +410,10 @@ void atomic_store(const Allocation *a, const int64_t *address, int64_t n, int64_
 typedef struct { int64_t n, width, lane[32], to[32]; uint8_t *from[32]; int64_t origin[32], event; } Copy;
 static const int64_t NOTHING_READ = (int64_t)1 << 62;
 
-/* Issue a cp.async of whole words or zeros: the lanes' own reads get the number `event`, the copies `copies`, or the
- * number after it where the reads have one.  The array that is read is in the result as in `global_load`, or -1. */
+/* Issue a cp.async of whole words or zeros, whose reads and writes get the number `event`.  The array that is read is in
+ * the result as in `global_load`, or -1. */
 int64_t copy_issue(const Warp *w, const Access *to, const Access *from, int64_t sizes, int64_t floor, int64_t event,
-                   int64_t copies, const uint8_t *m, Copy *out, int64_t *passes) {
+                   const uint8_t *m, Copy *out, int64_t *passes) {
   Lanes l, source, reads;
   Shared *s = w->shared;
   int64_t width = to->width;
@@ -438,13 +438,10 @@ int64_t copy_issue(const Warp *w, const Access *to, const Access *from, int64_t 
     if (a->writer && !global_known(w, &reads, a, a->writer, width)) return SLOW;
   }
   if (!writes_known(w, &l, width, floor, 0) || !reads_known(w, &l, width, floor)) return SLOW;
-  if (a && a->writable) {
-    record_reads(w, &reads, a, event, width);
-    copies += 32;
-  }
+  if (a && a->writable) record_reads(w, &reads, a, w->serial << 32 | event, width);
   for (int i = 0; i < l.n; i++) {
     if (out->origin[i]) out->from[i] = a->data + (out->origin[i] - a->base);
-    for (int j = 0; j < width; j++) s->writer[l.address[i] + j] = (int32_t)(copies + l.lane[i]);
+    for (int j = 0; j < width; j++) s->writer[l.address[i] + j] = (int32_t)(event + l.lane[i]);
   }
   *passes = bank_conflicts(&l, width);
   return a ? found(w, a, &reads, width) : NOTHING_READ;

@@ -104,12 +104,12 @@ static void note(int64_t *counted, int64_t pc, int64_t extra) {
 }
 
 /* `copied`: the read of a copy. */
-static void event_made(const Warp *w, int64_t pc, int64_t column, int64_t clock, int64_t alone, int copied) {
+static void event_made(const Warp *w, int64_t pc, int64_t column, int64_t clock, int64_t alone) {
   Events *e = w->events;
   e->column[e->count] = (int32_t)column;
   e->clock[e->count] = (int32_t)clock;
   e->alone[e->count] = (int32_t)alone;
-  e->made[e->count] = (w->first / 32 + 1) << 33 | pc << 1 | copied;
+  e->made[e->count] = (w->first / 32 + 1) << 32 | pc;
   e->count++;
 }
 
@@ -177,20 +177,16 @@ static int copy_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
   const Warp *w = f->warp;
   const Issue *x = g->steps[pc].data;
   Events *e = w->events;
-  int64_t event = e->count << 5, passes, never = 0x7fffffff;
+  int64_t event = e->count << 5 | 1 << 30, passes, never = 0x7fffffff;
   if (!w->groups) return 0;
   Copy *copy = g->copies + g->issued;
-  int64_t found = copy_issue(w, x->to, x->from, x->sizes, w->floor, w->serial << 32 | event, event | 1 << 30, m, copy,
-                             &passes);
+  int64_t found = copy_issue(w, x->to, x->from, x->sizes, w->floor, event, m, copy, &passes);
   if (found < 0) return 0;
-  if (found != NOTHING_READ) {
-    note(g->surplus, pc, (found & 0xffffffff) >> 1);
-    if (found & 1) event_made(w, pc, w->first, now_of(w), w->first, 1);
-  }
+  if (found != NOTHING_READ) note(g->surplus, pc, (found & 0xffffffff) >> 1);
   note(g->counted, pc, passes);
-  copy->event = e->count << 5 | 1 << 30;
+  copy->event = event;
   if (w->shared->last_write < copy->event + 31) w->shared->last_write = copy->event + 31;
-  event_made(w, pc, w->copies, never, w->copies, 0);
+  event_made(w, pc, w->copies, never, w->copies);
   g->issued++;
   return opened(g->queue, w, copy, f->index << 32 | pc);
 }
@@ -269,7 +265,7 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
         g->registers += x->count;
       }
       note(g->counted, pc, extra);
-      event_made(w, pc, w->known_column, now, w->first, 0);
+      event_made(w, pc, w->known_column, now, w->first);
       w->events->collective = 1;
       return 1;
     default: {
@@ -278,12 +274,12 @@ static int access_made(Grid *g, const Frame *f, int64_t pc, const uint8_t *m) {
       if (found < 0) return 0;
       note(g->counted, pc, (found & 0xffffffff) >> 1);
       if (s->kind == GLOBAL_STORE) g->progress++;
-      if (found & 1) event_made(w, pc, w->first, now, w->first, 0);
+      if (found & 1) event_made(w, pc, w->first, now, w->first);
       return 1;
     }
   }
   note(g->counted, pc, extra);
-  event_made(w, pc, w->first, now, w->first, 0);
+  event_made(w, pc, w->first, now, w->first);
   return 1;
 }
 

@@ -143,7 +143,8 @@ class Accesses:
         for view, write in ((op.src, False), (op.dst, True)):
             if view.base.space is Space.LOCAL:
                 continue
-            agent: Agent = "cp.async" if write and op.plan.engine == "cp.async" else "thread"
+            # cp.async reads its source, and writes, at any time until a wait.
+            agent: Agent = "cp.async" if op.plan.engine == "cp.async" else "thread"
             start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
             future = op.future if agent == "cp.async" else None
             yield Access(node, view.base.name, view, write, agent, start, threads, future=future)
