@@ -370,6 +370,63 @@ def test_a_global_array_written_and_read_again():
     assert len(find(k.done(), Barrier)) == 1
 
 
+def test_the_source_of_a_copy_is_overwritten_after_a_wait():
+    """By the same threads: cp.async reads until it completes."""
+    k = Scene()
+    with k.block():
+        s, u = k.shared(), k.shared("u")
+        k.b.copy(rows(k.x, 0, 64), s)
+        k.b.copy(u, rows(k.x, 0, 64))
+        with k.b.parallel(["t"], [64], THREAD) as (t,):
+            k.b.set_element(k.y, [0, t], k.b.element(s, [0, t]))
+    ops = [type(op).__name__ for op in find(k.done(), (Copy, CopyWait, Barrier))]
+    assert ops == ["Copy", "CopyWait", "Copy", "Barrier"]
+
+
+# The height of a tile of 64 columns, its number, and whether other threads have written some of its rows.  128
+# threads have 16 bytes each, of every eighth row.
+ROW_BY_ROW = [(32, 0, False), (32, 1, False), (6, 4, False), (4, 2, False), (6, 3, True), (12, 1, True)]
+
+
+@pytest.mark.parametrize(("height", "at", "others"), ROW_BY_ROW)
+def test_threads_read_the_rows_that_they_have_written(height, at, others):
+    k = Scene()
+    with k.block():
+        u, s = k.shared("u"), k.shared("s", (height, 64))
+        k.b.copy(u, rows(k.x, 0, 64))
+        k.b.copy(rows(k.x, at, height), s)
+        with k.b.parallel(["t"], [128], THREAD) as (t,):
+            k.b.set_element(k.y, [0, t], 1.0)
+    assert len(find(k.done(), Barrier)) == others
+
+
+# The end of a loop inside another, and whether it runs in each iteration of that but the first.
+ENDS = [
+    (lambda i: i, True),
+    (lambda i: mul(2, i), True),
+    (lambda i: mul(binary("floordiv", i, 2), 2), False),
+    (lambda i: binary("sub", i, 1), False),
+]
+
+
+@pytest.mark.parametrize(("end", "runs"), ENDS)
+def test_a_barrier_in_a_loop_up_to_the_index_orders_iterations(end, runs):
+    k = Scene()
+    with k.block():
+        s, u = k.shared(), k.shared("u")
+        with k.b.foreach("j", 3) as j:
+            with k.b.foreach("m", end(j.value)) as m, k.b.parallel(["t"], [32], THREAD) as (t,):
+                k.b.set_element(u, [m, t], k.b.element(k.x, [m, t]))
+                k.b.set_element(k.y, [m, t], k.b.element(u, [m, binary("sub", 31, t.value)]))
+            with k.b.parallel(["t2"], [32], THREAD) as (t,):
+                k.b.set_element(s, [0, t], 1.0)
+            with k.b.parallel(["t3"], [32], THREAD) as (t,):
+                k.b.set_element(k.y, [add(64, j.value), t], k.b.element(s, [0, binary("sub", 31, t.value)]))
+    kernel = k.done()
+    outer = next(op for op in find(kernel, For) if op.index.name == "j")
+    assert isinstance(outer.body[-1], Barrier) != runs
+
+
 # ---- the async proxy -------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any, Literal
 
 import numpy as np
 
+from tilemma.dtypes import DType
 from tilemma.forking import cached_property
 from tilemma.ir.expr import Binary, Const, Dim, Expr, Index, Scalar, Select, Var, const, value_of, walk
 from tilemma.ir.ranges import interval
@@ -382,16 +383,22 @@ def same_mapping(x: Access, y: Access, carried: frozenset[str]) -> bool:
     """Whether each thread accesses the same elements in ``x`` and in ``y``.
 
     True for one operation whose view is invariant in the ``carried`` loops, and for copies that divide a tile
-    among their threads in one way.
+    among their threads in one way, or tiles of different heights row by row.
     """
     if x.box is None or y.box is None:
         return False
     if x.node is y.node and x.view is y.view and not any(_varies(x, o, carried) for o, _ in x.box):
         return True
-    division = _division(x)
-    if division is None or division != _division(y):
+    mine, its = _Division.of(x), _Division.of(y)
+    if mine is None or its is None:
         return False
-    return all(_same_place(x, ox, oy, n, carried) for (ox, n), (oy, _) in zip(x.box, y.box, strict=True))
+    sizes = [n for _, n in x.box]
+    if mine != its:
+        rows = mine.rows
+        if rows is None or mine.of_height(1) != its.of_height(1):
+            return False
+        sizes[mine.steps[0][0]] = rows
+    return all(_same_place(x, ox, oy, n, carried) for (ox, _), (oy, _), n in zip(x.box, y.box, sizes, strict=True))
 
 
 def _varies(x: Access, o: _Offset, carried: frozenset[str]) -> bool:
@@ -399,15 +406,45 @@ def _varies(x: Access, o: _Offset, carried: frozenset[str]) -> bool:
     return bool(o.loose[1]) or any(not carried.isdisjoint(x.loops_of(a)) for a in o.terms)
 
 
-def _division(x: Access) -> Any:
-    """The division of a copied tile: thread t moves the chunks t, t + threads, .. (lower/copies.py)."""
-    op, view = x.node.op, x.view
-    if not isinstance(op, Copy) or op.plan is None or op.plan.engine == "tma" or view is None or len(x.start) != 1:
-        return None
-    shape = op.dst.static_shape or op.src.static_shape
-    strides = tuple((a.dim, value_of(a.step)) for a in view.axes)
-    reach = tuple(n for _, n in x.box or ())
-    return shape, strides, reach, view.base.dtype, op.plan.vector, op.plan.threads, int(x.start[0])
+@record
+class _Division:
+    """The division of a copied tile: thread ``first`` + t moves chunks t, t + threads, .. (lower/copies.py)."""
+
+    shape: tuple[int, ...] | None
+    # The dimension of each axis, and the distance of its elements.
+    steps: tuple[tuple[int, int | None], ...]
+    reach: tuple[int, ...]
+    dtype: DType
+    vector: int
+    threads: int
+    first: int
+
+    @staticmethod
+    def of(x: Access) -> _Division | None:
+        op, view = x.node.op, x.view
+        if not isinstance(op, Copy) or op.plan is None or view is None or len(x.start) != 1:
+            return None
+        if op.plan.engine == "tma":
+            return None
+        shape = op.dst.static_shape or op.src.static_shape
+        steps = tuple((a.dim, value_of(a.step)) for a in view.axes)
+        reach = tuple(n for _, n in x.box or ())
+        return _Division(shape, steps, reach, view.base.dtype, op.plan.vector, op.plan.threads, int(x.start[0]))
+
+    @property
+    def rows(self) -> int | None:
+        """Rows from each chunk of a thread to its next, where all its chunks have one column: a thread has each so
+        many-th row of a tile of any height."""
+        if self.shape is None or len(self.shape) != 2 or len(self.steps) != 2 or self.steps[0][1] != 1:
+            return None
+        chunks, rest = divmod(self.shape[1] * self.dtype.bits, 8 * self.vector)
+        return self.threads // chunks if chunks and not rest and self.threads % chunks == 0 else None
+
+    def of_height(self, rows: int) -> _Division:
+        """The division of a tile of other height."""
+        tall = self.steps[0][0]
+        reach = tuple(rows if d == tall else n for d, n in enumerate(self.reach))
+        return replace(self, shape=(rows, *(self.shape or ())[1:]), reach=reach)
 
 
 def _same_place(x: Access, ox: _Offset, oy: _Offset, n: int, carried: frozenset[str]) -> bool:

@@ -21,9 +21,9 @@ import numpy as np
 
 from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated
-from tilemma.ir.expr import Index, Var, value_of
+from tilemma.ir.expr import Binary, Expr, Index, Var, value_of
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.ranges import Known, enters
+from tilemma.ir.ranges import Known, enters, wraps
 from tilemma.ir.types import Space
 from tilemma.ir.walk import trip_count
 from tilemma.passes.rotations import Rotations
@@ -493,16 +493,16 @@ def _carried(p: Pending, name: str, loop: Node) -> Pending:
 def _skipping(node: Node, state: State) -> State:
     """The state behind a loop that runs no iteration.
 
-    A loop up to the index of an enclosing one runs in each but the first iteration of that: no access of an
-    earlier iteration gets past it.
+    A loop up to the index of an enclosing one, or to a multiple of it, runs in each but the first iteration of
+    that: no access of an earlier iteration gets past it.
     """
     op = node.op
-    stop = op.stop.name if isinstance(op, t.For) and isinstance(op.stop, Index) else None
+    stop = _multiplied(op.stop) if isinstance(op, t.For) else None
     around = next((n for n in node.ancestors() if isinstance(n.op, t.For) and n.op.index.name == stop), None)
     if around is None or not isinstance(op, t.For) or not isinstance(around.op, t.For):
         return state
     start, first, step = value_of(op.start), value_of(around.op.start), value_of(around.op.step)
-    if start is None or first is None or first < start or (step or 0) < 1:
+    if start is None or first is None or first < max(start, 0) or (step or 0) < 1:
         return state
 
     def outermost(p: Pending) -> Node | None:
@@ -510,6 +510,16 @@ def _skipping(node: Node, state: State) -> State:
         return next((n for n in reversed(list(loops)) if loop_name(n) in p.carried), None)
 
     return {key: p for key, p in state.items() if outermost(p) is not around}
+
+
+def _multiplied(e: Expr) -> str | None:
+    """The name of the index of which ``e`` is a positive multiple."""
+    if isinstance(e, Binary) and e.op == "mul" and not wraps(e):
+        for a, b in ((e.a, e.b), (e.b, e.a)):
+            if (value_of(b) or 0) > 0:
+                e = a
+                break
+    return e.name if isinstance(e, Index) else None
 
 
 def _one_newer(p: Pending, store: Node) -> Pending:
