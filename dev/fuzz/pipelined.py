@@ -38,6 +38,11 @@ FORMS = (
     "plain", "plain", "plain", "table", "second", "chained", "condition", "exit", "read_after", "alias",
     "modified", "element", "source_written", "variable", "outer",
 )  # fmt: skip
+# In both languages.
+CONDITIONS = (
+    ("k % 2 == 0", "k % 2 == 0"), ("k != 1", "k != 1"), ("order.at(k) == 1", "order[k] == 1"),
+    ("k % (j + 1) == 0", "k % (j + 1) == 0"), ("k < i + 2", "k < i + 2"),
+)  # fmt: skip
 # Settings of kernels whose warpgroups multiply.
 GRIDS = ("", "", "persistent=true", "persistent=false", 'order="keep"', "cluster=2", "producer=true")
 # The forms whose operand A needs a buffer that is declared before the loop.
@@ -162,7 +167,8 @@ def _body(
         p.line("if (k == 2) break;", "with if_(k == 2):")
         p.py.append("    " * (p.depth + 1) + "break_()")
     if p.form == "condition":
-        p.line("if (k % 2 == 0)", "with if_(k % 2 == 0)", True)
+        co, py = r.choice(CONDITIONS)
+        p.line(f"if ({co})", f"with if_({py})", True)
     if p.own:
         p.line(f"dma.copy {a}{place[0]}) => sa;", f"dma.copy({a}{place[1]}), sa)")
         sa = "sa"

@@ -62,7 +62,10 @@ def test_plain_loop() -> None:
 
 FIRST = "dma.copy lhs.subspan(64, 64).at(b, k) => lhs_s;"
 CASES = {
-    "conditional-copy": [(FIRST, f"if (k > 1) {{ {FIRST} }}")],
+    "conditional-copy": [
+        (FIRST, f"if (row_s.at(0) < 3) {{ {FIRST} }} row_s.at(0) = k;"),
+        ("shared f16 [64, 64] lhs_s;", "shared f16 [64, 64] lhs_s; shared s32 [1] row_s; row_s.at(0) = 0;"),
+    ],
     "read-before-copy": [(FIRST, f"output_s.at(0, 0) = lhs_s.at(0, 0); {FIRST}")],
     "read-outside-loop": [
         ("mma.store mc, output_s;", "mma.store mc, output_s; output_s.at(0, 0) = lhs_s.at(0, 0);")
@@ -128,12 +131,13 @@ def test_a_role_executes_control_flow(rule: str) -> None:
     assert ("lhs_s" in {c.dst.base.name for c in found.ahead}) == legal
 
 
-def test_a_role_copies_in_a_branch() -> None:
+@pytest.mark.parametrize("role", [False, True])
+def test_copies_in_a_branch(role: bool) -> None:
     edits = [
         (FIRST, f"if (k > 1) {{ {FIRST}"),
         ("mma.row.row mc, ma, mb;\n      }", "mma.row.row mc, ma, mb;\n      } }"),
     ]
-    found = loop_copies(kernel_of(*edits), role=True)[-1]
+    found = loop_copies(kernel_of(*edits), role=role)[-1]
     assert len(found.ahead) == 2 and all(len(around) == 1 for around in found.between)
 
 

@@ -4,9 +4,9 @@ for the others.
 A copy from global into shared memory can be issued ahead if its buffer can have one copy for each stage: every
 other access to the buffer follows the copy in the same iteration, and nothing writes its source meanwhile.
 
-The threads that multiply issue copies ahead before they know the control flow of later iterations, and all of them
-between the beginning and the end of the loop.  A role of its own executes the control flow around its copies, and
-may be ahead of the other threads by any part of the block.
+The threads that multiply issue all copies between the beginning and the end of the loop.  They evaluate the
+conditions around a copy for a later iteration, before they know whether a `break` comes first.  A role of its own
+executes the control flow around its copies, and may be ahead of the other threads by any part of the block.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class LoopCopies:
     """The copies from global into shared memory of ``loop``, in program order.
 
     ``ahead``: those that may be issued iterations ahead.  ``obstacles``: one or more for each other copy.
-    ``between``: for each of ``ahead``, the branches inside the loop that contain it, outermost first; none if the
-    threads that multiply issue the copies.  ``stepped``: variables that the sources in ``ahead`` read and the loop
-    assigns.  ``parents``: the operations around the loop, outermost first.
+    ``between``: for each of ``ahead``, the branches inside the loop that contain it, outermost first.
+    ``stepped``: variables that the sources in ``ahead`` read and the loop assigns.  ``parents``: the operations
+    around the loop, outermost first.
     """
 
     loop: t.For | t.While
@@ -133,13 +133,14 @@ class _Legality:
         found = _copies(loop)
         obstacles = list(_of_loop(loop, site.parents, self.role))
         ahead: list[tuple[t.Copy, tuple[t.Op, ...]]] = []
+        assigned: set[str] = set()
         if not obstacles:
+            assigned = {v.name for op in walk(loop.body) for v in variables_set(op)}
             for copy, between in found:
-                against = list(self._of_copy(copy, between, loop))
+                against = list(self._of_copy(copy, between, loop, assigned))
                 obstacles += against
                 if not against:
                     ahead.append((copy, between))
-        assigned = {v.name for op in walk(loop.body) for v in variables_set(op)}
         read = {x.name for c, _ in ahead for e in c.src.expressions() for x in terms(e) if isinstance(x, Var)}
         copies, between_ = tuple(c for c, _ in ahead), tuple(b for _, b in ahead)
         stepped = frozenset(assigned & read)
@@ -147,14 +148,21 @@ class _Legality:
             loop, site.parents, tuple(c for c, _ in found), copies, between_, tuple(obstacles), stepped
         )
 
-    def _of_copy(self, copy: t.Copy, between: tuple[t.Op, ...], loop: t.For | t.While) -> Iterator[Obstacle]:
+    def _of_copy(
+        self, copy: t.Copy, between: tuple[t.Op, ...], loop: t.For | t.While, assigned: set[str]
+    ) -> Iterator[Obstacle]:
+        """``assigned``: the variables that ``loop`` assigns."""
         name, source = copy.dst.base.name, copy.src.base.name
+        # A role copies while the others execute any part of the block; without one, the loop contains all copies.
+        meanwhile = None if self.role else {id(op) for op in walk(loop.body)}
         branches = True
         for op in between:
-            if isinstance(op, t.InThreads) or (isinstance(op, t.If) and not self.role):
+            known = self.role or (isinstance(op, t.If) and not self._is_settled_late(op.cond, meanwhile, assigned))
+            if isinstance(op, t.InThreads) or (isinstance(op, t.If) and not known):
+                why = " that is known in its own iteration only" * isinstance(op, t.If)
                 yield Obstacle(
                     "conditional-copy",
-                    f"the copy into `{name}` is under a condition",
+                    f"the copy into `{name}` is under a condition{why}",
                     "copy in every iteration, and put the condition around the use of the tile",
                     op.span,
                 )
@@ -173,11 +181,9 @@ class _Legality:
                 "give the copied tile a shared buffer of its own",
                 copy.span,
             )
-        elif branches and (self.role or not between):
+        elif branches:
             around = between[-1] if between else loop
             yield from self._of_buffer(copy, name, next(b for _, b in bodies(around) if any(x is copy for x in b)))
-        # A role copies while the others execute any part of the block; without one, the loop contains all copies.
-        meanwhile = None if self.role else {id(op) for op in walk(loop.body)}
         written = [op for op in self.writes.get(source, ()) if meanwhile is None or id(op) in meanwhile]
         place = "by the kernel" if meanwhile is None else "in the loop"
         for op in written:
@@ -194,6 +200,12 @@ class _Legality:
                 "compute it from indices and parameters",
                 copy.span,
             )
+
+    def _is_settled_late(self, cond: Expr, meanwhile: set[int] | None, assigned: set[str]) -> bool:
+        """Whether the operations ``meanwhile`` or the variables ``assigned`` may change ``cond``."""
+        return self._changes(cond, meanwhile) or any(
+            isinstance(x, Var) and x.name in assigned for x in terms(cond)
+        )
 
     def _changes(self, e: Expr, meanwhile: set[int] | None) -> bool:
         """Whether ``e`` reads memory that the operations ``meanwhile`` write; None: memory that may not be read
@@ -233,11 +245,12 @@ class _Legality:
                     op.span,
                 )
             else:
-                place = "branch" if self._branch(body) else "loop"
+                branch = self._branch(body)
+                instead = "copy in every iteration, and put the condition around the use of the tile"
                 yield Obstacle(
                     "read-outside-loop",
-                    f"`{name}` is read outside the {place} that copies into it",
-                    "copy the tile again where it is needed, into a buffer of its own",
+                    f"`{name}` is read outside the {'branch' if branch else 'loop'} that copies into it",
+                    instead if branch else "copy the tile again where it is needed, into a buffer of its own",
                     op.span,
                 )
 

@@ -10,7 +10,7 @@ import pytest
 from dev.fuzz import pipelined
 from tilemma import croqtile
 from tilemma.compiler import Compiled
-from tilemma.ir.tile import ArrayFacts, Barrier, Copy, For, Kernel, SwapFutures
+from tilemma.ir.tile import ArrayFacts, Barrier, Copy, CopyCommit, CopyWait, For, Kernel, SwapFutures
 from tilemma.ir.walk import walk
 from tilemma.kernels import Kernel as Callable
 from tilemma.passes.decision import Decision
@@ -106,7 +106,8 @@ AFTER = "dma.copy c_s => c"
 Edit = tuple[str, str]
 FOLLOWED_RULES: list[tuple[str, str, Edit, Edit]] = [
     ("early-exit", "put a condition around the work", (WORK, f"if (k == 3) break; {WORK}"), (WORK, f"if (k != 3) {WORK}")),
-    ("conditional-copy", "put the condition around the use of the tile", (COPY, f"if (k < 3) {{{{ {COPY} }}}}"), (WORK, f"if (k < 3) {WORK}")),
+    ("conditional-copy", "put the condition around the use of the tile", (COPY, f"if (c_s.at(0, 0) < 3) {{{{ {COPY} }}}} c_s.at(0, 0) = 1.0f;"), (WORK, f"if (c_s.at(0, 0) < 3) {WORK}")),
+    ("read-outside-loop", "put the condition around the use of the tile", (COPY, f"if (k < 3) {{{{ {COPY} }}}}"), (WORK, f"if (k < 3) {WORK}")),
     ("written-elsewhere", "give the other data a shared buffer of its own", (COPY, f"a_s.at(0, 0) = 0.0f; {COPY}"),
      (COPY, f"z_s.at(0, 0) = 0.0f; {COPY}")),
     ("source-written", "write the results to another array", (COPY, f"{COPY} a.at(0, 0) = 0.0f;"), (COPY, f"{COPY} c.at(0, 0) = 0.0f;")),
@@ -198,6 +199,56 @@ def test_rows_that_cp_async_cannot_copy() -> None:
     stopped = decided({}, {"a": ArrayFacts(1, 2), "b": wide, "c": wide})
     assert any(d.data.get("rule") == "no-cp-async" and "start on multiples of 4 bytes" in d.text for d in stopped)
     assert any("`a_s`, `b_s`" in d.text for d in decided({}, {"a": ArrayFacts(1, 4), "b": wide, "c": wide}))
+
+
+# What stands in front of the copies and of the multiplies of `OUTSIDE`, and behind them.
+BRANCHES = {
+    "one branch": {"COPY_A": "if (k % 3 != 1) {" + COPY_A, "LAST": "}"},
+    "a table": {"COPY_A": "if (n_s.at(k % 4) == 0 && k != 2) {" + COPY_A, "LAST": "}"},
+    "the other branch": {"COPY_A": "if (k % 3 == i) { q = k; } else {" + COPY_A, "LAST": "}"},
+    "branches inside": {"COPY_A": "if (k > i) { if (k % 2 == 0) {" + COPY_A, "LAST": "} }"},
+    "around the warps": {
+        "for": "parallel {v, w} by [2, 2] : group { foreach k in cdiv(K, TILE) { if (k % 3 != 1) {"
+    },
+}
+
+
+def with_branches(case: str) -> str:
+    text = OUTSIDE
+    places = BRANCHES[case]
+    if "for" in places:
+        text = text.replace(HEAD, places["for"]).replace(
+            "parallel {v, w} by [2, 2] : group {\n        INSIDE", "{"
+        )
+        places = {"LAST": "} }"}
+    for old, new in {"COPY_A": COPY_A, **places}.items():
+        text = text.replace(old, new)
+    for rest in ("AROUND", "INSIDE", "LAST", "END"):
+        text = text.replace(rest, "")
+    return text.replace(
+        "shared f16 [TILE, TILE] c_s, a_s, b_s;", "".join(f"shared f16 [TILE, TILE] {x}_s;" for x in "abc")
+    )
+
+
+@pytest.mark.parametrize("case", BRANCHES)
+def test_copies_in_branches_are_issued_ahead(case: str) -> None:
+    """Each iteration closes one group of copies, which is empty where no branch copies."""
+    kernel = Callable(croqtile.load(with_branches(case), "f.co").sources["f"])
+    c = kernel.compile("sm_80")
+    assert any("copies into `a_s`, `b_s` are issued 1 iteration ahead" in x for x in said(c)), said(c)
+    loop = main_loop(c.kernel)
+    assert [type(op) for op in loop.body if isinstance(op, (CopyCommit, CopyWait, Barrier))] == [
+        CopyWait,
+        Barrier,
+        CopyCommit,
+    ]
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (40, 280)).astype(np.float16) for _ in range(2))
+    wanted, found = (np.full((40, 40), np.nan, np.float16) for _ in range(2))
+    kernel.on("cpu")(a, b, wanted)
+    for seed in range(5):
+        kernel.on("machine", arch="sm_80", seed=seed, strict=True)(a, b, found)
+        np.testing.assert_array_equal(found, wanted)
 
 
 # Of the last two the waits of the loop inside order the copies of both.

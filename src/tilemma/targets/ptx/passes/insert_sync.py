@@ -178,16 +178,30 @@ def _written_barriers(tree: Tree) -> None:
 
 def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
     """Asynchronous copies that are always waited for together make one group, any other one of its own; a wait
-    leaves open those that are certainly newer."""
+    leaves open those that are certainly newer.
+
+    A copy in a branch that waits for none belongs to a group that is closed behind the branch, and is empty where
+    the branch is not taken: so the number of groups since any copy is known.
+    """
     waits = [node.op.futures for node in tree.walk() if isinstance(node.op, t.WaitFuture)]
-    for node in tree.walk():
-        here, future = node.parent.nodes, _group_of_copies(node)
+    closed: set[Node] = set()
+    for node in list(tree.walk()):
+        future = _group_of_copies(node)
         if future is None:
             continue
-        after = here.index(node) + 1
-        following = next((_group_of_copies(n) for n in here[after:] if not isinstance(n.op, t.Alloc)), None)
-        if following is None or any((future in names) != (following in names) for names in waits):
-            here.insert(after, Node(t.CopyCommit(span=node.op.span), node.parent))
+        last = node
+        while _is_branch(owner := last.parent.owner) and not any(map(_copies_in, _behind(last))):
+            assert owner is not None
+            last = owner
+        # A group that follows directly, or that closes behind a branch there.
+        following = next(iter(_behind(last)), None)
+        whole = following is not None and (_group_of_copies(following) is not None or _is_branch(following))
+        first = next(iter(_copies_in(following)), None) if whole and following is not None else None
+        apart = first is None or any((future in names) != (first in names) for names in waits)
+        if apart and last not in closed:
+            closed.add(last)
+            here = last.parent.nodes
+            here.insert(here.index(last) + 1, Node(t.CopyCommit(span=node.op.span), last.parent))
     if not waits and not any(a.future for n in tree.walk() for a in accesses.of(n)):
         return
     walker = Walk(tree, accesses.only(lambda a: a.future is not None), frozenset())
@@ -203,6 +217,26 @@ def _wait_for_futures(tree: Tree, accesses: Accesses) -> None:
                 node.op = t.CopyWait(walker.waits[id(node)], span=node.op.span)
             else:
                 node.parent.nodes.remove(node)
+
+
+def _is_branch(node: Node | None) -> bool:
+    """Whether ``node`` is a branch that waits for no copy, and has none in a loop."""
+    if node is None or not isinstance(node.op, t.If):
+        return False
+    inside = [n for n in node.subtree() if n is not node]
+    looped = (n for n in inside if n.inner and not isinstance(n.op, t.If) and _copies_in(n))
+    return not any(isinstance(n.op, t.WaitFuture) for n in inside) and next(looped, None) is None
+
+
+def _behind(node: Node) -> list[Node]:
+    """The statements that follow ``node`` in its body."""
+    here = node.parent.nodes
+    return [n for n in here[here.index(node) + 1 :] if not isinstance(n.op, t.Alloc)]
+
+
+def _copies_in(node: Node) -> list[str]:
+    """The futures of the copies by cp.async in ``node``."""
+    return [future for n in node.subtree() if (future := _group_of_copies(n)) is not None]
 
 
 def _group_of_copies(node: Node) -> str | None:
@@ -278,7 +312,7 @@ def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
         where = node.parent.nodes
         at = where.index(node)
         wait = at - 1
-        while wait >= 0 and isinstance(where[wait].op, (t.Copy, t.CopyCommit, t.Alloc, t.DeclareFragment)):
+        while wait >= 0 and _issues_copies(where[wait]):
             wait -= 1
         if wait < 0 or wait == at - 1 or not isinstance(where[wait].op, t.CopyWait):
             continue
@@ -291,6 +325,13 @@ def _merged(walker: Walk, kept: list[Node]) -> list[Node]:
         where.remove(node)
         where.insert(at, node)
     return kept
+
+
+def _issues_copies(node: Node) -> bool:
+    """Whether ``node`` is a copy or belongs to the issue of copies, perhaps in branches."""
+    if isinstance(node.op, t.If):
+        return all(_issues_copies(n) for inner in node.inner for n in inner.nodes)
+    return isinstance(node.op, (t.Copy, t.CopyCommit, t.Alloc, t.DeclareFragment))
 
 
 def number_barriers(tree: Tree) -> None:

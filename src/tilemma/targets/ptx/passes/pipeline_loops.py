@@ -15,6 +15,9 @@ copies of iteration k + S - 1, and multiplies, with one barrier::
 A tile after the last may lie outside its array, where copies fill with zeros; if the program does not show that
 the copy is valid there, it repeats the tile of the last iteration.  Its destination is never read.
 
+The branches around a copy are around the copy ahead as well, with the conditions of its iteration.  The tile is
+used in them only; a wait for a copy that no branch has issued ends at once.
+
 If the loop is inside a `parallel` over warps, the `parallel` is distributed over the parts of its body first, so
 that all threads of the block execute the copies.
 """
@@ -24,11 +27,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 from math import prod
+from operator import itemgetter
+from typing import TypeAlias
 
 from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Element, Expr, Index, Var, add, binary, const, mul, substitute, value_of
+from tilemma.ir.expr import Binary, Element, Expr, Index, Var, add, binary, const, mul, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings, effective
 from tilemma.ir.ranges import interval
@@ -36,8 +42,8 @@ from tilemma.ir.types import Space
 from tilemma.ir.walk import (
     bodies,
     expressions,
-    map_expressions,
     rewrite_blocks,
+    substituted,
     touched,
     trip_count,
     walk,
@@ -55,14 +61,21 @@ from tilemma.targets.ptx.passes.persistent_grid import in_bands, waits_for_block
 from tilemma.targets.ptx.passes.pipeline_model import resident_blocks, rows_of_bands, stages_of_cp_async
 from tilemma.targets.ptx.target import Target
 
+# Branches, each inside the one before: the operation, and the field of the body.
+_Branches: TypeAlias = tuple[tuple[t.If, str], ...]
+
 
 @record
 class _Plan:
-    """``stages`` of each buffer that ``copies`` fill; ``group``: the `parallel` to distribute; ``clamped``: the
-    copies after the last iteration repeat its tiles; ``added``: bytes of all stages but one."""
+    """``stages`` of each buffer that ``copies`` fill; ``between``: the branches around each of them.
+
+    ``group``: the `parallel` to distribute; ``clamped``: the copies after the last iteration repeat its tiles;
+    ``added``: bytes of all stages but one.
+    """
 
     loop: t.For
     copies: tuple[t.Copy, ...]
+    between: tuple[_Branches, ...]
     stages: int
     group: t.Parallel | None
     clamped: bool
@@ -148,8 +161,10 @@ class PipelineLoops:
             stages = self._stages(loop, asked, block, fixed + nested, stage, trips, log)
             if stages >= 2:
                 self._report(loop, copies, stages, obstacles, log)
-                clamped = not all(_may_overrun(c, loop.index) for c in copies)
-                return _Plan(loop, copies, stages, group, clamped, (stages - 1) * stage)
+                between = tuple(_branches(c, loop) for c in copies)
+                whole = all(_may_overrun(c, loop.index) for c in copies)
+                clamped = not (whole and all(_is_total(op.cond) for around in between for op, _ in around))
+                return _Plan(loop, copies, between, stages, group, clamped, (stages - 1) * stage)
         elif wanted and obstacles and (asked or any(o.rule != "hand-written" for o in obstacles)):
             self._refuse(loop, obstacles, log)
         return None
@@ -256,7 +271,8 @@ def _block_wide(found: LoopCopies, group: t.Parallel | None) -> tuple[tuple[t.Co
         return (), [Obstacle("scope", text, fix, loop.span)]
     kept = []
     assert isinstance(loop, t.For)
-    for c in found.ahead:
+    instances = set() if group is None else {i.name for i in group.indices}
+    for c, between in zip(found.ahead, found.between, strict=True):
         name = c.dst.base.name
         if c.engine == "tma":
             text = f"the copy into `{name}` is a `tma.copy`, which only a role of its own issues ahead"
@@ -267,7 +283,9 @@ def _block_wide(found: LoopCopies, group: t.Parallel | None) -> tuple[tuple[t.Co
             text = f"the copy into `{name}` moves {width} bytes at a time, and cp.async at least 4"
             fix = "let rows of the tile follow rows of the array, and start on multiples of 4 bytes"
             obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
-        elif c.plan.level.kind != "block":
+        elif c.plan.level.kind != "block" or any(
+            isinstance(op, t.If) and names(op.cond) & instances for op in between
+        ):
             text = f"each warp copies its own tile into `{name}`"
             fix = "copy the tiles of all warps at once, before the `parallel`"
             obstacles.append(Obstacle("copy-by-instances", text, fix, c.span))
@@ -370,6 +388,26 @@ def _may_overrun(copy: t.Copy, index: Index) -> bool:
     return True
 
 
+def _branches(copy: t.Copy, around: t.Op) -> _Branches:
+    """The branches inside ``around`` that contain ``copy``, outermost first."""
+    for name, body in bodies(around):
+        for op in body:
+            if op is copy or any(x is copy for x in walk((op,))):
+                here = ((around, name),) if isinstance(around, t.If) else ()
+                return (*here, *(() if op is copy else _branches(copy, op)))
+    return ()
+
+
+def _is_total(cond: Expr) -> bool:
+    """Whether ``cond`` has a value for iterations after the last: it reads no array, and divides by constants."""
+    found = list(terms(cond))
+    divisors = [x.b for x in found if isinstance(x, Binary) and x.op in _DIVIDING]
+    return not any(isinstance(x, (Element, Var)) for x in found) and all(value_of(x) for x in divisors)
+
+
+_DIVIDING = ("floordiv", "cdiv", "div", "mod", "floormod")
+
+
 # ---- the transformation ------------------------------------------------------------------------------------
 
 
@@ -407,8 +445,7 @@ class _Rewriter:
         moved = {c.dst.base.name for c in plan.copies}
         allocs = tuple(op for op in outside if not (isinstance(op, t.Alloc) and op.buffer.name in moved))
         before, after = (tuple(op for op in part if op not in outside) for part in parts)
-        own = tuple(op for op in plan.loop.body if op not in plan.copies and not _allocates(op, moved))
-        inside = replace(group, body=own)
+        inside = replace(group, body=_without(plan.copies, moved, plan.loop.body))
         loop = self._pipelined(plan, (*plan.copies, self.indices.renamed(inside)))
         return (
             *allocs,
@@ -426,14 +463,17 @@ class _Rewriter:
         futures = {name: [self._fresh(f"{a.buffer.name}.future") for a in buffers[name]] for name in moved}
 
         def copies(stage: int, index: Expr) -> t.Body:
-            made = []
-            for c in plan.copies:
-                name = c.dst.base.name
-                to = replace(
-                    c, dst=buffers[name][stage].buffer.whole(), asynchronous=True, future=futures[name][stage]
-                )
-                made.append(map_expressions(to, lambda e: substitute(e, {loop.index.name: index})))
-            return tuple(made)
+            made: list[t.Op] = []
+            for around, run in groupby(zip(plan.between, plan.copies, strict=True), itemgetter(0)):
+                inner: list[t.Op] = []
+                for _, c in run:
+                    name = c.dst.base.name
+                    to, future = buffers[name][stage].buffer.whole(), futures[name][stage]
+                    inner.append(replace(c, dst=to, asynchronous=True, future=future))
+                for op, branch in reversed(around):
+                    inner = [replace(op, **{**dict.fromkeys(op.body_fields, ()), branch: tuple(inner)})]
+                made += inner
+            return substituted(tuple(made), {loop.index.name: index})
 
         def wait(*stages: int) -> t.WaitFuture:
             return t.WaitFuture(
@@ -446,7 +486,7 @@ class _Rewriter:
 
         allocs = tuple(a for name in moved for a in buffers[name][0 if name in inside else 1 :])
         first = tuple(x for s in range(count - 1) for x in copies(s, later(loop.start, s)))
-        work = tuple(op for op in body if op not in plan.copies and not _allocates(op, moved))
+        work = _without(plan.copies, moved, body)
         rotations = tuple(t.SwapFutures(tuple(futures[name]), span=loop.span) for name in futures)
         inner = (wait(0), *copies(count - 1, later(loop.index, count - 1)), *work, *rotations)
         left = loop.pipeline
@@ -465,6 +505,14 @@ class _Rewriter:
         name = next(n for i in range(len(self.taken) + 1) if (n := f"{stem}.{i}" if i else stem) not in self.taken)
         self.taken.add(name)
         return name
+
+
+def _without(copies: tuple[t.Copy, ...], buffers: Iterable[str], body: t.Body) -> t.Body:
+    """``body`` without ``copies`` and the declarations of ``buffers``, also in its branches."""
+    rest = (op for op in body if op not in copies and not _allocates(op, buffers))
+    return tuple(
+        with_bodies(op, lambda b: _without(copies, buffers, b)) if isinstance(op, t.If) else op for op in rest
+    )
 
 
 def _allocates(op: t.Op, buffers: Iterable[str]) -> bool:
