@@ -30,7 +30,8 @@ def shape(rows: int) -> MixedShape:
 def choices(rows: int) -> list[tuple[float, MixedTile]]:
     """Seconds by the model and tile of each way to compute a product, the fastest first."""
     on, s = hardware(("cuda", 0)), shape(rows)
-    tiles = mixed_plan.candidates(s, on, forms.padded(rows, 8, 64))
+    padded = forms.padded(rows, 8, 64)
+    tiles = (*mixed_plan.candidates(s, on, padded), *mixed_plan.in_turns(s, on, padded))
     return sorted(((mixed_plan.seconds(t, s, on), t) for t in tiles), key=lambda x: x[0])
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     changed: Any = mixed_plan
     for rows in options.rows:
         contest, found = mixed(rows, SIZE, SIZE, COPIES), choices(rows)
-        chosen = DEFAULT(shape(rows), hardware(("cuda", 0)), on_cpu=False)
+        chosen = DEFAULT(shape(rows), hardware(("cuda", 0)), on_cpu=False, streams=True)
         others = [x for x in found if x[1] != chosen][: options.most]
         for seconds, tile in [(mixed_plan.seconds(chosen, shape(rows), hardware(("cuda", 0))), chosen), *others]:
             changed.tile = lambda *_, t=tile, **__: t
