@@ -220,12 +220,10 @@ UNEVEN = 0.1
 ROOM = 0.85
 # Products whose rhs stays in shared memory: the share of the time that memory needs at its rate, and the seconds
 # that a request to the L2 cache takes besides; of a tile, of each of its warpgroups and columns; until the first
-# bytes come, and how much longer than memory these take.  Fitted to 116 batches.
+# bytes come, and how much longer than memory these take.  Fitted to 146 batches.
 RESIDENT, REQUEST = 0.92, 5.6e-12
 RESIDENT_TILE, RESIDENT_GROUP, RESIDENT_COLUMN = 4e-07, 2e-07, 3.3e-09
 RESIDENT_LATENCY, RESIDENT_LOAD = 1.2e-06, 0.9
-# Results that are so wide take other plans longer than the model says.
-RESIDENT_PARTS = 0.97
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 # K is by far the longest extent: so many times the others.
@@ -378,20 +376,19 @@ def _resident(p: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of products whose rhs stays in shared memory: memory, the requests to the L2 cache, and the tiles
     of a block, one after another."""
     (m, n, k), (rows, columns, _), size = p.shape, plan.tile, p.lhs.dtype.bytes
-    down, parts, row = cdiv(m, rows), cdiv(n, columns), k * size
-    products, box = p.batch * parts, LINE if columns * size % LINE == 0 else columns * size
-    tiles = products // plan.grid * down + cdiv(products % plan.grid * down, plan.grid)
-    requests = of_rows(m * parts + n, row, row)
-    requests += m * n * size / LINE if plan.store == "lines" else of_rows(m, n * size, n * size, box)
+    down, row = cdiv(m, rows), k * size
+    tiles = p.batch // plan.grid * down + cdiv(p.batch % plan.grid * down, plan.grid)
+    requests = of_rows(m + n, row, row)
+    requests += m * n * size / LINE if plan.store == "lines" else of_rows(m, n * size, n * size)
     memory = p.batch * (RESIDENT * _once(p) / on.memory + requests * REQUEST)
     # The last tiles of some blocks are done when memory has nothing else to do.
-    memory *= 1 + UNEVEN * (tiles * plan.grid / (products * down) - 1)
+    memory *= 1 + UNEVEN * (tiles * plan.grid / (p.batch * down) - 1)
     # Products wait for rhs where few slots are on their way.
     work = down * (RESIDENT_TILE + RESIDENT_GROUP * plan.groups + RESIDENT_COLUMN * columns)
-    loading = RESIDENT_LATENCY + RESIDENT_LOAD * (columns + rows) * row * min(on.sms, products * down) / on.memory
+    loading = RESIDENT_LATENCY + RESIDENT_LOAD * (columns + rows) * row * min(on.sms, p.batch * down) / on.memory
     each = tiles / down * max(work, (loading + work) / plan.slots)
-    seconds = (max(memory, each) + 0.1 * min(memory, each)) * (RESIDENT_PARTS if parts > 1 else 1.0) + LAUNCH
-    why = f"{products * down} tiles, {tiles} in a block, bound by {'memory' if memory > each else 'waits'}"
+    seconds = max(memory, each) + 0.1 * min(memory, each) + LAUNCH
+    why = f"{p.batch * down} tiles, {tiles} in a block, bound by {'memory' if memory > each else 'waits'}"
     return Estimate(plan, seconds, why)
 
 

@@ -45,16 +45,16 @@ def matmul_resident(
     # Element types, and the dimensions of the result.
     TL="f16", TR="f16", TO="f16", ACC="f32", OUT0="M", OUT1="N",
     # The plan.
-    GROUPS=2, TILE_N=64, TILE_K=64, PARTS=1, STAGES=4, SLOTS=2, GRID=132, STORE="lines",
+    GROUPS=2, TILE_N=64, TILE_K=64, STAGES=4, SLOTS=2, GRID=132, STORE="lines",
 ):  # fmt: skip
     """out[b] = lhs[b] x rhs[b].
 
-    The columns of a product are divided into PARTS of TILE_N.  Blocks compute whole parts, as long as all of them
-    have one, and share the tiles, 64 * GROUPS rows, of the rest.  The rows of a part need its rhs, TILE_N columns
-    of TILE_K, which goes through SLOTS buffers; lhs goes through STAGES.
+    Blocks compute whole products, as long as all of them have one, and share the tiles, 64 * GROUPS rows and all
+    columns, of the rest.  The rows of a product need its rhs, TILE_N columns of TILE_K, which goes through SLOTS
+    buffers; lhs goes through STAGES.
     STORE: "tma", or "lines" for ``out`` in lines of 64 elements: 64 rows of TILE_N columns are TILE_N of them.
     """
-    B, M = lhs.shape[0] * PARTS, lhs.shape[1]
+    B, M = lhs.shape[0], lhs.shape[1]
     ROWS, steps, parts = 64 * GROUPS, steps_of(TILE_K), parts_of(TILE_N)
     tiles, rounds = cdiv(M, ROWS), B // GRID
     rest = (B - rounds * GRID) * tiles
@@ -86,7 +86,7 @@ def matmul_resident(
             wait(free[kept.slot])
             for (k, width), buffers in zip(steps, rhs_s, strict=True):
                 for column, columns in parts:
-                    there = rhs.view(1, columns, width).from_(b // PARTS, b % PARTS * TILE_N + column, k).sqz()
+                    there = rhs.view(1, columns, width).from_(b, column, k).sqz()
                     room = buffers[kept.slot].view(columns, width).from_(column, 0)
                     tma.copy(there, room, async_=whole[kept.slot])
             trigger(whole[kept.slot])
@@ -94,7 +94,7 @@ def matmul_resident(
         def load_rows(b: Any, m: Any, filled: PipelineState) -> None:
             wait(empty[filled.slot])
             for (k, width), buffers in zip(steps, lhs_s, strict=True):
-                there = lhs.view(1, ROWS, width).from_(b // PARTS, m * ROWS, k).sqz()
+                there = lhs.view(1, ROWS, width).from_(b, m * ROWS, k).sqz()
                 tma.copy(there, buffers[filled.slot], async_=full[filled.slot])
             trigger(full[filled.slot])
 
@@ -114,7 +114,7 @@ def matmul_resident(
                 there = out.subspan(1, TILE_N, LINE).at(b, row, 0).sqz()
                 tma.copy(out_s[group].span_as(TILE_N, LINE), there)
             else:
-                tma.copy(out_s[group], out.subspan(1, 64, TILE_N).at(b // PARTS, row, b % PARTS).sqz())
+                tma.copy(out_s[group], out.subspan(1, 64, TILE_N).at(b, row, 0).sqz())
 
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):

@@ -14,11 +14,8 @@ from tilemma.runtime.arrays import ArrayRef
 MOST, LEAST = 6, 2
 # The registers of a multiprocessor hold the sums of so many columns for each of several blocks.
 MOST_COLUMNS = {2: 160, 3: 72, 4: 48}
-# Parts of the columns at most, and columns of each: rows of a box have no more elements.
-PARTS, WIDEST = 6, 256
-# Elements along K that steps are multiples of, and the longest K worth a try: of parts of the columns, which read
-# lhs again, tiles of a longer one took up to 1.8 times as long as those of other plans.
-UNIT, LONGEST, LONGEST_OF_PARTS = 16, 1024, 128
+# Elements along K that steps are multiples of, and the longest K worth a try.
+UNIT, LONGEST = 16, 1024
 # Tiles on their way at least: blocks with fewer waited for rhs.
 AHEAD = 3
 # Bytes that each block of several in a multiprocessor takes besides its own.
@@ -29,35 +26,25 @@ def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans for a batch of products whose rhs fits into shared memory, and is used for several tiles."""
     if not _possible(p) or p.shape[0] <= 64 or p.shape[2] > LONGEST:
         return
-    for columns, store in _columns(p):
-        if columns < p.shape[1] and p.shape[2] > LONGEST_OF_PARTS:
-            return
-        found = list(_of(p, on, columns, store))
-        yield from found
-        if found:
-            return
-
-
-def _of(p: Problem, on: Hardware, columns: int, store: str) -> Iterator[Plan]:
-    """Those for tiles of so many columns."""
-    (m, _, k), size = p.shape, p.lhs.dtype.bytes
+    (m, n, k), size, store = p.shape, p.lhs.dtype.bytes, _store(p)
+    if not store:
+        return
     depth, tiles = cdiv(k, UNIT) * UNIT, cdiv(m, 64)
     # Buffers have whole swizzle atoms.
     row = _held(depth) * size
     for groups, beside in ((2, 1), (1, 1), (1, 2), (1, 3), (1, 4)):
-        if beside > 1 and columns > MOST_COLUMNS[beside]:
+        if beside > 1 and n > MOST_COLUMNS[beside]:
             continue
-        room = on.shared // beside - (beside > 1) * BESIDE - EVENTS - groups * 64 * columns * p.out.dtype.bytes
+        room = on.shared // beside - (beside > 1) * BESIDE - EVENTS - groups * 64 * n * p.out.dtype.bytes
         found = [
             (min(slots * cdiv(tiles, groups), stages), -slots, stages)
-            for slots, stages in _rings(room, columns * row, groups * 64 * row)
+            for slots, stages in _rings(room, n * row, groups * 64 * row)
         ]
         if found:
             _, slots, stages = max(found)
-            if -slots * cdiv(m, 64 * groups) < AHEAD:
-                continue
-            tile, grid = (64 * groups, columns, depth), beside * on.sms
-            yield Plan("resident", tile, groups, stages, 0, grid, 1, store, slots=-slots)
+            if -slots * cdiv(m, 64 * groups) >= AHEAD:
+                tile, grid = (64 * groups, n, depth), beside * on.sms
+                yield Plan("resident", tile, groups, stages, 0, grid, 1, store, slots=-slots)
 
 
 def _rings(room: int, each: int, tile: int) -> Iterator[tuple[int, int]]:
@@ -78,20 +65,11 @@ def _possible(p: Problem) -> bool:
     return all(aligned(x) for x in (*operands, p.out)) and all(x.strides[0] and x.shape[0] > 1 for x in operands)
 
 
-def _columns(p: Problem) -> Iterator[tuple[int, str]]:
-    """The columns of tiles, and how these are stored: all, or equal parts of them in boxes of whole swizzles or of
-    rows."""
-    n, line = p.shape[1], LINE // p.out.dtype.bytes
-    if n % line == 0:
-        yield n, "tma"
-    elif lines_of(p.out) is not None:
-        yield n, "lines"
-    for parts in range(cdiv(n, WIDEST), PARTS + 1):
-        if n % line == 0:
-            yield cdiv(cdiv(n, parts), line) * line, "tma"
-        # Rows of an odd number of 16 bytes start in different banks.
-        elif (columns := (cdiv(n, 8 * parts) | 1) * 8) <= WIDEST:
-            yield columns, "tma"
+def _store(p: Problem) -> str:
+    """How tiles of all columns are stored: whole swizzles by boxes, others in lines."""
+    if p.shape[1] % (LINE // p.out.dtype.bytes) == 0:
+        return "tma"
+    return "" if lines_of(p.out) is None else "lines"
 
 
 def lines_of(out: ArrayRef) -> ArrayRef | None:

@@ -272,7 +272,7 @@ def _resident(problem: Problem, plan: Plan, given: tuple[tuple[ArrayRef, Source]
 
     (lhs, rhs), (out, source) = (x for x, _ in given[:2]), given[2]
     values = {**plan.constants, "TL": lhs.dtype.name, "TR": rhs.dtype.name, "TO": out.dtype.name}
-    values |= {"ACC": problem.acc, "PARTS": cdiv(problem.shape[1], plan.tile[1])}
+    values["ACC"] = problem.acc
     if plan.store == "lines":
         lines = lines_of(out)
         assert lines is not None, out
