@@ -25,7 +25,7 @@ from tilemma.machine.call import simple_launch, triple
 from tilemma.machine.isa import tensormap
 from tilemma.machine.limits import MAX_CLUSTER, MAX_GRID
 from tilemma.machine.memory import PARAM_WINDOW, BoundMap, GlobalMemory
-from tilemma.machine.placement import Placed
+from tilemma.machine.placement import Group, Placed
 from tilemma.machine.syntax import Entry
 
 # Dynamic plus static shared memory of one CTA, in bytes (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -47,6 +47,8 @@ class Binding:
     # For each parameter of the entry, the result of ``bind_argument``.
     parameters: list[tuple[str, Any]] = field(default_factory=list)
     shared_names: Sequence[SharedName] = ()
+    # The arrays by the memory that they share, found at the first run.
+    groups: list[Group] | None = None
 
 
 def bind(launch: Launch | Mapping[str, Any], entry: Entry, args: Mapping[str, Any], target: str) -> Binding:
@@ -257,7 +259,9 @@ def fill_parameters(
     b: Binding, entry: Entry, program: Any, memory: GlobalMemory
 ) -> tuple[dict[str, Placed], dict[int, BoundMap]]:
     """Place the arrays, write the parameter bytes, and bind the tensor maps by their parameter's address."""
-    placed = placement.place(memory, b.arrays, b.written)
+    if b.groups is None:
+        b.groups = placement.groups_of(b.arrays)
+    placed = placement.place(memory, b.arrays, b.written, b.groups)
     maps: dict[int, BoundMap] = {}
     for parameter, (kind, value) in zip(entry.parameters, b.parameters, strict=True):
         if kind == "pointer" and parameter.size != 8:

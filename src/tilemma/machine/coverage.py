@@ -8,6 +8,8 @@ from typing import Any
 from tilemma.machine.program import Program
 from tilemma.records import record
 
+# Sets of lines that a program keeps.
+_KEPT = 64
 # Source lines that a report names.
 NAMED = 8
 
@@ -57,6 +59,16 @@ class Coverage:
 
 def executed_lines(program: Program, covered: bytearray) -> frozenset[int]:
     """PTX lines that some lane has executed: ``covered`` has a 1 for each step, a segment counts by its first."""
+    steps = bytes(covered)
+    found = program.executed.get(steps)
+    if found is None:
+        if len(program.executed) == _KEPT:
+            program.executed.clear()
+        found = program.executed[steps] = _lines(program, covered)
+    return found
+
+
+def _lines(program: Program, covered: bytearray) -> frozenset[int]:
     lines, at = set(), covered.find(1)
     while 0 <= at < len(program.steps):
         segment = program.segments[at]

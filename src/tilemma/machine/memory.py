@@ -38,6 +38,11 @@ GLOBAL_START = 0x10_0000_0000
 RED_ZONE = 1 << 16
 
 
+def padded(size: int) -> int:
+    """The bytes that an allocation of ``size`` bytes takes."""
+    return -(-max(size, 1) // 32) * 32
+
+
 def wide_views(array: npt.NDArray[Any]) -> dict[int, npt.NDArray[Any]]:
     """For each access width, ``array`` (one entry a byte) as rows of that many entries."""
     return {w: array.reshape(-1, w) for w in WIDTHS}
@@ -65,6 +70,8 @@ class Reader:
 
 # Readers of shared memory for which there is room at first; pages that nothing reads cost nothing.
 _FIRST_READERS = 8
+# Bytes of an array whose shadow of reads is made at the start, at most.
+_EXPECTED = 1 << 24
 # Reads of global memory that wait to be entered.
 _LOG = 1024
 
@@ -85,6 +92,7 @@ class SharedMemory:
         self._reader_of: dict[Any, Reader] = {}
         # Global address that each byte was copied from (cp.async and tensor copies), 0 where unknown.
         self.origin: npt.NDArray[np.int64] | None = None
+        self._origins: npt.NDArray[np.int64] | None = None
         self.mbarriers: dict[int, Any] = {}
         # The write that stored an undefined value to each byte, 0 for none; the first read of the last such value.
         self.undefined: npt.NDArray[np.int32] | None = None
@@ -189,9 +197,16 @@ class SharedMemory:
     def origins(self) -> npt.NDArray[np.int64]:
         """The provenance of each byte, made at the first use."""
         if self.origin is None:
-            self.origin = np.zeros(len(self.data), np.int64)
-            self.record.origin = address_of(self.origin)
+            self.origin = self.prepare()
+            self.record.origin = self.record.origins
         return self.origin
+
+    def prepare(self) -> npt.NDArray[np.int64]:
+        """What `origins` will be, so that the native library can begin with it."""
+        if self._origins is None:
+            self._origins = np.zeros(len(self.data), np.int64)
+            self.record.origins = address_of(self._origins)
+        return self._origins
 
 
 @dataclass
@@ -324,7 +339,7 @@ class GlobalMemory:
     def allocate(self, name: str, size: int, alignment: int = 256, phase: int = 0, **facts: Any) -> Allocation:
         """``size`` bytes at an address that is ``phase`` modulo ``alignment``, red zones on both sides."""
         base = -(-(self.next + RED_ZONE) // alignment) * alignment + phase
-        rounded = -(-max(size, 1) // 32) * 32
+        rounded = padded(size)
         allocation = Allocation(name, base, np.full(rounded, 0xFF, np.uint8), size, **facts)
         self.add(allocation)
         self.next = base + rounded
@@ -344,6 +359,12 @@ class GlobalMemory:
         for allocation, entry in zip(self.allocations, self.table, strict=True):
             allocation.entry = entry
             allocation.tell()
+
+    def expect_reads(self) -> None:
+        """Make the shadows of reads, which the native library needs; pages that nothing reads cost nothing."""
+        for allocation in self.allocations:
+            if allocation.writable and allocation.size <= _EXPECTED:
+                allocation.read_shadow()
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds ``address``."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilemma.machine.arguments import refuse
-from tilemma.machine.memory import Allocation, GlobalMemory
+from tilemma.machine.memory import Allocation, GlobalMemory, padded
 
 _WORD: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -45,35 +45,67 @@ class Placed:
         return np.ndarray(array.shape, word, buffer=data, offset=self.start, strides=array.strides)
 
 
-def place(memory: GlobalMemory, arrays: Mapping[str, Any], writable: Mapping[str, bool]) -> dict[str, Placed]:
-    """Copy ``arrays`` into allocations of their own; arrays that overlap in memory share one, as they lie.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Arrays that lie in one range of addresses, ``low`` up to ``high``; those of one array are its facts.
+
+    ``starts``: of each array by name, its first element; ``holes``: the bytes of no element, None where there is none.
+    """
+
+    low: int
+    high: int
+    starts: dict[str, int]
+    holes: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+    element: Any
+
+    @staticmethod
+    def of(names: list[str], arrays: Mapping[str, Any]) -> Group:
+        """The group of the arrays ``names``."""
+        low = min(_bytes_of(arrays[n])[0] for n in names)
+        high = max(_bytes_of(arrays[n])[1] for n in names)
+        first = arrays[names[0]]
+        element = first.dtype if len({arrays[n].dtype for n in names}) == 1 else None
+        shape, strides = first.shape, first.strides
+        if len(names) > 1:
+            shape, strides = (-(-(high - low) // first.itemsize),), (first.itemsize,)
+        starts = {n: _address(arrays[n]) - low for n in names}
+        holes = np.ones(padded(high - low), bool)
+        for name in names:
+            if arrays[name].size:
+                _bytes_in(holes, starts[name], arrays[name])[...] = 0
+        gaps = holes if holes[: high - low].any() else None
+        return Group(low, high, starts, gaps, shape, strides, first.itemsize, element)
+
+
+def groups_of(arrays: Mapping[str, Any]) -> list[Group]:
+    """``arrays`` by the ranges of addresses that they share."""
+    return [Group.of(names, arrays) for names in _overlapping(arrays)]
+
+
+def place(
+    memory: GlobalMemory, arrays: Mapping[str, Any], writable: Mapping[str, bool], groups: list[Group] | None = None
+) -> dict[str, Placed]:
+    """Copy ``arrays`` into allocations of their own; those of one of their ``groups`` share one, as they lie.
+
+    ``groups`` are `groups_of` the arrays, where they are known.
 
     The base of an allocation has the alignment of its lowest byte up to 16 bytes, so that the assumptions of a
     kernel about the base hold or fail as they would with the array itself.
     """
     placed: dict[str, Placed] = {}
-    for names in _overlapping(arrays):
-        low = min(_bytes_of(arrays[n])[0] for n in names)
-        high = max(_bytes_of(arrays[n])[1] for n in names)
-        first = arrays[names[0]]
+    for group in groups_of(arrays) if groups is None else groups:
         allocation = memory.allocate(
-            " and ".join(names), high - low, phase=low % 16, writable=any(writable.get(n, True) for n in names)
-        )
-        allocation.itemsize = first.itemsize
-        allocation.element = first.dtype if len({arrays[n].dtype for n in names}) == 1 else None
-        if len(names) == 1:
-            allocation.shape, allocation.strides = first.shape, first.strides
-        else:
-            allocation.shape, allocation.strides = (-(-(high - low) // first.itemsize),), (first.itemsize,)
-        holes = np.ones(len(allocation.data), bool)
-        for name in names:
-            array = arrays[name]
-            here = placed[name] = Placed(allocation, _address(array) - low)
-            here.elements(array)[...] = raw(array)
-            if array.size:
-                _bytes_in(holes, here.start, array)[...] = 0
-        if holes[: high - low].any():
-            allocation.holes = holes
+            " and ".join(group.starts), group.high - group.low, phase=group.low % 16,
+            writable=any(writable.get(n, True) for n in group.starts),
+        )  # fmt: skip
+        allocation.itemsize, allocation.element, allocation.holes = group.itemsize, group.element, group.holes
+        allocation.shape, allocation.strides = group.shape, group.strides
+        for name, start in group.starts.items():
+            here = placed[name] = Placed(allocation, start)
+            here.elements(arrays[name])[...] = raw(arrays[name])
     return placed
 
 

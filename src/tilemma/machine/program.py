@@ -152,6 +152,8 @@ class Program:
     # Whether the segments call the native library; the steps as it reads them.
     native: bool = False
     table: frames.Table | None = None
+    # The lines of the steps that runs have executed: by what `Machine.covered` says of these.
+    executed: dict[bytes, frozenset[int]] = field(default_factory=dict)
     # Register files of one warp at its start, by class; made when the first CTA starts.
     initial: dict[str, Any] = field(default_factory=dict)
     # For each register, the floating-point types that arithmetic uses it with.

@@ -13,6 +13,7 @@ systematic, so only the first executions of each instruction are checked.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,11 +124,15 @@ def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> 
     if before is not None and all(map(operator.is_, before[0], held)):
         known: Contraction = before[1]
         return known
-    tile = _fragment_origin(fragment, held, size)
-    if letter == "B":
-        tile = np.ascontiguousarray(tile.T)
+
+    def tile() -> Any:
+        found = _fragment_origin(fragment, held, size)
+        return np.ascontiguousarray(found.T) if letter == "B" else found
+
     layouts: Layouts = w.cta.machine.program.layouts
-    regular, contraction = layouts.find(w, ins, letter, tile)
+    # The places of a fragment's elements are the program's, so that nothing else gets their identity.
+    origins = letter, size, id(fragment.at), b"".join([x.tobytes() for x in held])
+    regular, contraction = layouts.find(w, ins, letter, origins, tile)
     if regular:
         w.regular_tiles[key] = held, contraction
     return contraction
@@ -141,13 +146,17 @@ class Layouts:
     """What was found about tiles of global addresses in which nothing is wrong: each run reads the same ones."""
 
     def __init__(self) -> None:
-        # By letter and addresses: one address, the array there, whether the tile is regular, its contraction.
+        # By letter and addresses in some form: one address, the array there, whether the tile is regular, its
+        # contraction.
         self._found: dict[Any, tuple[int, Any, bool, Contraction | None]] = {}
         self.reports = 0
 
-    def find(self, w: Any, ins: Any, letter: str, tile: Any) -> tuple[bool, Contraction | None]:
-        """Whether ``tile`` is regular, and its contraction; reports what is wrong with it."""
-        memory, key = w.cta.machine.memory, (letter, tile.shape, tile.tobytes())
+    def find(
+        self, w: Any, ins: Any, letter: str, key: Any, made: Callable[[], Any]
+    ) -> tuple[bool, Contraction | None]:
+        """Whether the tile that ``made`` makes, and ``key`` determines, is regular, and its contraction; reports what
+        is wrong with it."""
+        memory = w.cta.machine.memory
         found = self._found.get(key)
         if found is not None:
             address, facts, regular, contraction = found
@@ -155,7 +164,9 @@ class Layouts:
             if _facts(array) == facts:
                 if contraction is not None and contraction.allocation is not array:
                     contraction = replace(contraction, allocation=array)
+                    self._found[key] = address, facts, regular, contraction
                 return regular, contraction
+        tile = made()
         reports, here = self.reports, _regular_at(w, tile)
         contraction = check_tile(w, ins, letter, tile) if here is None else here
         if self.reports == reports:
@@ -186,7 +197,8 @@ def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]
 def _check_memory(w: Any, ins: Any, shared: Any, letter: str, at: Any, moved: int) -> Contraction | None:
     """`check_tile` of a tile in shared memory."""
     layouts: Layouts = w.cta.machine.program.layouts
-    return layouts.find(w, ins, letter, shared.origin[moved:].take(at))[1]
+    tile = shared.origin[moved:].take(at)
+    return layouts.find(w, ins, letter, (letter, tile.shape, tile.tobytes()), lambda: tile)[1]
 
 
 def _regular_at(w: Any, tile: Any) -> Contraction | None:

@@ -56,7 +56,7 @@ def diverge(machine: Machine, f: Frame, step: Step, taken: Any) -> bool:
                 f.parent.children += 1
             machine.ready.append(Frame(f.w, other_pc, other_m, f.rpc, f.parent))
         return True
-    f.pc = f.share().pc = meet
+    f.share().pc = meet
     if not going:
         return True
     f.children = len(going)

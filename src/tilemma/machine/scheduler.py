@@ -207,6 +207,7 @@ class Machine(Choices):
             if self.program.table is not None and plain and twister.available():
                 self.runner = frames.Runner(self, self.program.table)
                 self.performance.counted = self.runner.counts
+                self.memory.expect_reads()
         with np.errstate(all="ignore"):
             while upcoming is not None or self.active:
                 while upcoming is not None and self.active < resident:
@@ -257,6 +258,8 @@ class Machine(Choices):
         self.clusters[self.started] = cluster
         self.started += 1
         self.active += 1
+        if self.runner is not None:
+            self.runner.begin(cluster)
         for cta in cluster.ctas:
             for warp in cta.warps:
                 warp.record.priority = self.random.random()

@@ -57,6 +57,7 @@ class Frame:
     """
 
     __slots__ = (
+        "_pc",
         "_timeout",
         "address",
         "awaited",
@@ -65,7 +66,6 @@ class Frame:
         "m",
         "met",
         "parent",
-        "pc",
         "record",
         "resume",
         "rows",
@@ -74,7 +74,7 @@ class Frame:
     )  # fmt: skip
 
     def __init__(self, w: Warp, pc: int, m: Mask | None, rpc: int, parent: Frame | None) -> None:
-        self.w, self.pc, self.rpc, self.parent = w, pc, rpc, parent
+        self.w, self._pc, self.rpc, self.parent = w, pc, rpc, parent
         # The record of the native library, made when that needs it, and its address.
         self.address = 0
         self.record: Any = None
@@ -108,7 +108,7 @@ class Frame:
         """The record of the native library, at ``address``."""
         if self.address == 0:
             above = 0 if self.parent is None else self.parent.shared_address()
-            record = self.record = FrameRecord(self.w.native, self.rpc, parent=above)
+            record = self.record = FrameRecord(self.w.native, self.rpc, parent=above, pc=self._pc)
             self.address = ctypes.addressof(record)
             self._tell()
         return self.record
@@ -116,6 +116,19 @@ class Frame:
     def shared_address(self) -> int:
         self.share()
         return self.address
+
+    @property
+    def pc(self) -> int:
+        """The step that it executes next."""
+        record = self.record
+        return self._pc if record is None else record.pc  # type: ignore[no-any-return]
+
+    @pc.setter
+    def pc(self, pc: int) -> None:
+        if self.record is None:
+            self._pc = pc
+        else:
+            self.record.pc = pc
 
     @property
     def timeout(self) -> bool:
@@ -140,7 +153,6 @@ class Frame:
     def follow(self) -> None:
         """The native library has changed lanes or place."""
         self.record.changed = 0
-        self.pc = self.record.pc
         mask = None
         if not self.record.whole:
             at = FrameRecord.mask0.offset

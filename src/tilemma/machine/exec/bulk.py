@@ -475,7 +475,9 @@ def wait(d: Decoder) -> None:
         w = f.w
         clocks = w.cta.cluster.clocks
         for lane in f.lanes if m is None else np.flatnonzero(m):
-            bulk = bulk_of(w, int(lane))
+            bulk = w.bulk.get(int(lane))
+            if bulk is None:
+                continue
             done = bulk.groups[: len(bulk.groups) - keep]
             if not reads_only:
                 del bulk.groups[: len(done)]

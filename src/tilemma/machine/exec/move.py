@@ -9,7 +9,8 @@ import numpy as np
 from tilemma.machine.decode import CLASS_BYTES, RAW, VIEW, Decoder, instruction
 from tilemma.machine.limits import MAX_CLUSTER
 from tilemma.machine.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from tilemma.machine.state import VIEW_CLASS
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, block
+from tilemma.machine.state import U32, U64, VIEW_CLASS
 from tilemma.machine.syntax import TYPE_BYTES, Special, Symbol, Vector
 
 WINDOWS = {
@@ -159,6 +160,8 @@ def _clock(d: Decoder) -> None:
             f.w.v[v][o], f.w.cta.machine.steps & 0xFFFFFFFF, where=True if m is None else m, casting="unsafe"
         )
 
+    if v >= U32:
+        d.plain = PlainAccess("CLOCK", AccessBlock(*block([])), keep=o << 1 | (v >= U64))
     d.visible(run)
 
 

@@ -205,6 +205,7 @@ def activemask(d: Decoder) -> None:
         lanes = f.lanes if m is None else np.flatnonzero(m)
         _put(f.w.v[3][o], int(sum(1 << int(i) for i in lanes)), m)
 
+    d.plain = PlainAccess("ACTIVE", AccessBlock(*block([])), keep=o)
     d.visible(run)
 
 

@@ -96,7 +96,8 @@ class PlainAccess:
     halves: Any = None
     # Makes the agent of a copy: (warp, instruction, its integers, memory and address).
     agent: Any = None
-    # Groups of cp.async that a wait leaves; -1: it waits for all copies.
+    # Groups of cp.async that a wait leaves, -1: it waits for all copies; of an
+    # instruction that tells the time or its lanes, its row, and for the time whether that has 64 bits.
     keep: int = 0
     # Of a wgmma: its `Form`; the registers of D that may be undefined.
     form: Any = None

@@ -22,10 +22,14 @@ static void entered(Queue *q, int kind, int64_t value) { q->log[q->logged++] = v
 /* Whether there is room for one more operation, and for the entries of all that may follow from it. */
 static int has_room(const Queue *q) { return q->pending < q->capacity && q->logged + q->pending + 4 < q->room; }
 
+static int is_completable(const Operation *o) { return o->copy && (o->warp->shared->origin || o->warp->shared->origins); }
+
 static int completed(Queue *q, int64_t at) {
   Operation *o = q->operations + at;
-  if (!o->copy || !o->warp->shared->origin) return 0;
-  copy_complete(o->warp->shared, o->copy);
+  if (!is_completable(o)) return 0;
+  Shared *s = o->warp->shared;
+  if (!s->origin) s->origin = s->origins;
+  copy_complete(s, o->copy);
   memmove(o, o + 1, (q->pending - at - 1) * sizeof *o);
   q->pending--;
   entered(q, COMPLETED, at);
@@ -62,7 +66,7 @@ static int awaited(Queue *q, const Warp *w, int64_t index, int64_t keep, int64_t
   int64_t last = keep < 0 ? g->number + 1 : g->number - keep;
   for (int64_t i = 0; i < q->pending; i++) {
     Operation *o = q->operations + i;
-    if (o->warp == w && (keep < 0 || (o->group && o->group <= last)) && (!o->copy || !w->shared->origin)) return 0;
+    if (o->warp == w && (keep < 0 || (o->group && o->group <= last)) && !is_completable(o)) return 0;
   }
   if (keep < 0) committed(q, w, index);
   if (last <= g->waited) last = 0;

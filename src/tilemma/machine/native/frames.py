@@ -16,7 +16,7 @@ from tilemma.machine.native import encode, twister
 from tilemma.machine.native.blocks import COPY as COPY_SIZE
 from tilemma.machine.native.blocks import EVENTS, PlainAccess, address_of
 from tilemma.machine.native.records import FrameRecord, GridRecord, QueueRecord
-from tilemma.machine.state import ALL_LANES, Frame, Warp
+from tilemma.machine.state import ALL_LANES, Cluster, Frame, Warp
 
 if TYPE_CHECKING:
     from tilemma.machine.native.products import TileProduct
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
     BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT,
-    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE,
-) = range(25)  # fmt: skip
+    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE,
+) = range(27)  # fmt: skip
 # What the log of operations in flight says.
 (
     _ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ, _WGMMA_FENCED, _WGMMA_ISSUED, _WGMMA_COMMITTED,
@@ -46,7 +46,8 @@ _KINDS = {
 # Steps with nothing but a kind, and groups that a wait leaves.
 _BARE = {
     "COMMIT": COMMIT, "AWAIT": AWAIT, "WGMMA_FENCE": WGMMA_FENCE, "WGMMA_COMMIT": WGMMA_COMMIT,
-    "WGMMA_AWAIT": WGMMA_AWAIT, "PROXY_FENCE": PROXY_FENCE, "NOTHING": NOTHING,
+    "WGMMA_AWAIT": WGMMA_AWAIT, "PROXY_FENCE": PROXY_FENCE, "NOTHING": NOTHING, "CLOCK": CLOCK,
+    "ACTIVE": ACTIVE,
 }  # fmt: skip
 # `program.BRANCH` and `program.EXIT`, whose module imports this one.
 _BRANCH, _EXIT = 2, 3
@@ -167,6 +168,8 @@ class Runner:
         self.surplus = np.zeros((len(self.steps), 3), np.int64)
         self.loads, self.touches = ((ctypes.c_int64 * n)() for n in (_LOADS, _TOUCHES))
         self.entries = bytearray()
+        # The frames that `entries` has: ready and parked ones.
+        self.listed: list[Frame] = []
         self.pool: Any = None
         self.queue = QueueRecord()
         # The instructions whose operands need no look at their origins any more.
@@ -187,6 +190,19 @@ class Runner:
         self.run_grid = machine.native.run_grid
         # A frame that goes on, and its budget.
         self.resumed: tuple[Frame, int] | None = None
+
+    def begin(self, cluster: Cluster) -> None:
+        """Make what the library needs for copies and matrix loads of the warps of a new cluster."""
+        from tilemma.machine.exec.copies import copies_of
+
+        for cta in cluster.ctas if self.table.copies or self.table.matrices else ():
+            if self.table.copies:
+                cta.shared.prepare()
+            for w in cta.warps:
+                if self.table.copies:
+                    copies_of(w)
+                if self.table.matrices:
+                    w.record.known_column = cluster.clocks.column(("collective", w.row), 32)
 
     def _make_room(self) -> None:
         """Room for the copies and the origins of one call; who gets them keeps it."""
@@ -277,18 +293,13 @@ class Runner:
         machine, record = self.machine, self._begin()
         frames = [*machine.ready, *machine.parked]
         record.ready, record.parked, record.skip = len(machine.ready), len(machine.parked), skip
+        if frames != self.listed or len(self.entries) < 16 * (len(frames) + _FRAMES):
+            self._list(frames)
         record.resumed = 0
         if self.resumed is not None:
             (f, record.budget), self.resumed = self.resumed, None
-            record.resumed = 1
+            record.resumed = f.address or f.shared_address()
             frames.append(f)
-        n = len(frames)
-        if len(self.entries) < 16 * (n + _FRAMES):
-            self.entries = bytearray(32 * (n + _FRAMES))
-            self._entries = (ctypes.c_char * len(self.entries)).from_buffer(self.entries)
-            record.entries = ctypes.addressof(self._entries)
-        entries = [x for f in frames for x in (f.address or f.shared_address(), f.pc)]
-        _entries(n).pack_into(self.entries, 0, *entries)
         record.until = min(machine.next_watch, machine.next_tick if machine.tick else _NEVER, record.limit)
         record.timeouts = bool(machine.timeouts)
         record.starving, record.polling = bool(machine.starved), bool(machine.polling)
@@ -296,22 +307,27 @@ class Runner:
         how = self.run_grid(self.address)
         machine.starved_at = record.starved_at
         ready, parked, chosen = record.ready, record.parked, record.chosen
-        given = _entries(ready + parked).unpack_from(self.entries, 0)
+        names = _entries(ready + parked).unpack_from(self.entries, 0)
         if record.moved:
-            all_frames = self._moved(frames, [*given[::2], *([chosen] if chosen >= 0 else [])])
+            found = self._moved(frames, names if chosen < 0 else (*names, chosen))
+            self.listed = found if chosen < 0 else found[:-1]
         else:
-            all_frames = [frames[i] for i in given[::2]]
-            if chosen >= 0:
-                all_frames.append(frames[chosen])
-        for f, pc in zip(all_frames, given[1::2], strict=False):
-            f.pc = pc
-        machine.ready, machine.parked = all_frames[:ready], all_frames[ready : ready + parked]
+            self.listed = [frames[i] for i in names]
+        machine.ready, machine.parked = self.listed[:ready], self.listed[ready:]
         self._end(frames)
         if chosen < 0:
             return how, None
-        f = all_frames[-1]
-        f.pc = record.pc
-        return how, f
+        return how, found[-1] if record.moved else frames[chosen]
+
+    def _list(self, frames: list[Frame]) -> None:
+        """Give the library the frames that are ready or parked."""
+        n = len(frames)
+        if len(self.entries) < 16 * (n + _FRAMES):
+            self.entries = bytearray(32 * (n + _FRAMES))
+            self._entries = (ctypes.c_char * len(self.entries)).from_buffer(self.entries)
+            self.record.entries = ctypes.addressof(self._entries)
+        entries = [x for f in frames for x in (f.address or f.shared_address(), 0)]
+        struct.pack_into(f"{2 * n}q", self.entries, 0, *entries)
 
     def _moved(self, frames: Sequence[Frame], given: Sequence[int]) -> list[Frame]:
         """The frames that ``given`` names: by their number, or their address where they have been made or were
@@ -364,6 +380,7 @@ class Runner:
             if kind == _COMPLETED:
                 agent = pending.pop(value)
                 machine.polls = 0
+                agent.warp.cta.shared.origins()
                 if not agent.waited:
                     exit_checks.completed(agent)
             elif kind == _ISSUED:
@@ -438,5 +455,5 @@ class Runner:
 
 @cache
 def _entries(n: int) -> struct.Struct:
-    """The entries of ``n`` frames: of each its address, or its number, and its step."""
-    return struct.Struct(f"{2 * n}q")
+    """The names of the frames of ``n`` entries."""
+    return struct.Struct("8xq" * n)

@@ -96,7 +96,9 @@ static int64_t run_frame(Grid *g, Frame *f) {
       if (spent(g, x->count)) return SPENT;
       continue;
     }
-    if (s->kind == NOTHING) {
+    if (s->kind == NOTHING || s->kind == CLOCK || s->kind == ACTIVE) {
+      if (s->kind == CLOCK) tell_time(g, w, s->count, m);
+      if (s->kind == ACTIVE) tell_active(w, s->count, m);
       if (spent(g, 1)) return SPENT;
       continue;
     }
@@ -273,13 +275,12 @@ static int64_t run_ready(Grid *g, Frame **ready, Frame **parked, Frame *f) {
 }
 
 int64_t run_grid(Grid *g) {
-  int64_t n = g->ready + g->parked, given = n + (g->resumed != 0);
+  int64_t n = g->ready + g->parked, given = n + (g->resumed != 0), at = 0;
   Frame *ready[n + 1 + g->rooms], *parked[n + 1], *all[n + 1];
   for (int64_t i = 0; i < given; i++) {
-    all[i] = g->entries[i].frame;
+    all[i] = i < n ? g->entries[i].frame : g->resumed;
     all[i]->index = i;
     all[i]->listed = 1;
-    all[i]->pc = g->entries[i].pc;
     if (i < g->ready) ready[i] = all[i]; else if (i < n) parked[i - g->ready] = all[i];
   }
   g->list = ready;
@@ -293,8 +294,8 @@ int64_t run_grid(Grid *g) {
   }
   if (g->resumed) g->pc = all[n]->pc;
   int64_t how = run_ready(g, ready, parked, g->resumed ? all[n] : 0);
-  for (int64_t i = 0; i < g->ready; i++) g->entries[i] = (Entry){(Frame *)named(ready[i]), ready[i]->pc};
-  for (int64_t i = 0; i < g->parked; i++) g->entries[g->ready + i] = (Entry){(Frame *)named(parked[i]), parked[i]->pc};
+  for (int64_t i = 0; i < g->ready; i++) g->entries[at++] = (Entry){ready[i], named(ready[i])};
+  for (int64_t i = 0; i < g->parked; i++) g->entries[at++] = (Entry){parked[i], named(parked[i])};
   for (int64_t i = 0; i < given; i++) all[i]->listed = 0;
   return how;
 }

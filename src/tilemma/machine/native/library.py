@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,19 @@ def _key() -> str:
     return DiskCache.key(_text(), _FLAGS, sys.platform, os.uname().machine)
 
 
+@cache
+def _offsets(steps: tuple[int, ...], warps: int) -> Any:
+    """Of each warp the bytes before its part of each file; none of the last file."""
+    return np.arange(warps, dtype=np.uint64)[:, None] * np.array([*steps, 0], np.uint64)
+
+
 def register_table(files: list[Any], warps: int) -> tuple[list[int], Any]:
     """The address of each warp's row in a table of pointers to ``files``, and the table.
 
     Files are [warps, ...], except the last one, which all warps share.
     """
-    table = np.empty((warps, len(files)), np.uint64)
-    for i, file in enumerate(files):
-        step = file.strides[0] if i < len(files) - 1 else 0
-        table[:, i] = address_of(file) + step * np.arange(warps)
+    table = _offsets(tuple(file.strides[0] for file in files[:-1]), warps) + np.array(
+        [*map(address_of, files)], np.uint64
+    )
     start, step = address_of(table), table.strides[0]
     return [start + step * i for i in range(warps)], table

@@ -23,7 +23,7 @@ EventRecord = _record("EventRecord", "column clock alone made collective count c
 SharedRecord = _record(
     "SharedRecord",
     "base limit data writer reads readers stride last wgmma origin low high last_write last_read rooms"
-    " mbarriers mbarrier",
+    " mbarriers mbarrier origins",
 )
 # `floor`: shared accesses up to this event are ordered before the warp.  `known_clock`: up to it the lanes know of
 # its collective reads, in `known_column`.  `copies`: the column of its cp.async, or -1.
@@ -49,8 +49,8 @@ GridRecord = _record(
     "GridRecord",
     # The same in all calls.
     "steps covered counted surplus random by_priority rate eagerness schedule queue looked"
-    # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier, at
-    # last one that goes on if it is `resumed`.  `pool`: room for so many new frames.
+    # Given for a call: `entries` are the frames, first those that are ready, then those that wait at a barrier;
+    # `resumed` is one that goes on, or 0.  `pool`: room for so many new frames.
     " entries ready parked skip limit until timeouts starving polling starved_at origins copies"
     " pool rooms resumed"
     # Changed by a call.  `at`: the operation in flight that Python is to complete, or -1; `made`: new frames;

@@ -10,10 +10,11 @@ enum { SLOW = -1, NO_SHADOW = -2 };
 /* `records.py` says what the fields are that both sides use. */
 typedef struct { int32_t *seen; int64_t capacity; int32_t *fenced; int64_t used, *now, *foreign; } Clocks;
 typedef struct { int32_t *column, *clock, *alone; int64_t *made, collective, count, capacity; } Events;
-/* `low` and `high` enclose the mbarriers in use; the tables of reads have `rooms` rows. */
+/* `low` and `high` enclose the mbarriers in use; the tables of reads have `rooms` rows.  `origin` is null until the first
+ * copy has completed; then it is `origins`, or made by Python. */
 typedef struct {
   int64_t base, limit; uint8_t *data; int32_t *writer, *reads; int64_t readers, stride, *last, *wgmma, *origin, low, high,
-  last_write, last_read, rooms, mbarriers; struct Mbarrier **mbarrier;
+  last_write, last_read, rooms, mbarriers; struct Mbarrier **mbarrier; int64_t *origins;
 } Shared;
 typedef struct {
   int64_t base, size; uint8_t *data; int64_t writable, holes; int64_t *writer, *reader, *other; int64_t logged;

@@ -6,7 +6,7 @@
 enum {
   OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER,
   WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT, PROXY_FENCE, NOTHING,
-  ARRIVE, WAIT, MATRIX_STORE
+  ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE
 };
 /* How a call ends: at another step; with the budget spent; within a sequence; with tables full; at a barrier where the
  * frame now waits; where Python is to complete an operation, let a wait time out, or look itself.  GONE: the frame has
@@ -22,7 +22,7 @@ typedef struct { int64_t where, address[32]; } Followed;
  * A sequence has in `lanes` whether there are checks around it (1) that end origins (2), in `halves` whether it touches registers of wgmma.
  * `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
  * operations, the `Access` or the `Products`; `count`: of operations, the number of a barrier, the groups that a wait
- * leaves, where the sides of a branch meet, or whether a cluster waits for warps that leave.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
+ * leaves, where the sides of a branch meet, whether a cluster waits for warps that leave, or where the time or the active lanes go.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
 typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *lanes; const int64_t *halves; } Step;
 
 /* Lanes of a warp that run together.  `index`: that of a frame of the same warp among those given for the call;
@@ -32,14 +32,16 @@ typedef struct Frame {
   const Warp *warp; int64_t reconverge, lanes, whole, index; uint8_t mask[32]; struct Frame *parent; int64_t children, pc,
   listed, fresh, changed, late;
 } Frame;
-typedef struct { Frame *frame; int64_t pc; } Entry;
+/* `name`: how Python knows the frame after a call. */
+typedef struct { Frame *frame; int64_t name; } Entry;
 
 /* See `records.py`.  `loads` and `touches` list the frame and the step of each matrix load and access to registers of
  * wgmma. */
 typedef struct {
   const Step *steps; uint8_t *covered; int64_t *counted, *surplus; uint32_t *random; int64_t by_priority; double rate,
   eagerness; int64_t schedule; Queue *queue; const uint8_t *looked; Entry *entries; int64_t ready, parked, skip, limit,
-  until, timeouts, starving, polling, starved_at; int64_t *origins; Copy *copies; Frame *pool; int64_t rooms, resumed,
+  until, timeouts, starving, polling, starved_at; int64_t *origins; Copy *copies; Frame *pool; int64_t rooms; Frame
+  *resumed; int64_t
   executed, progress, chosen, pc, budget, done, loaded, registers, issued, at, *loads, touched, *touches, made, moved;
   Frame *spare, **list, **all; double impatience; Followed *records;
   int64_t recorded, stored;
@@ -226,6 +228,19 @@ static int is_followed(const Step *s) { return s->halves && (s->kind == SHARED_S
 static int must_enter(const Grid *g, const Step *s) {
   if (is_followed(s)) return g->recorded == MOST_RECORDS;
   return g->stored && (s->kind == SHARED_STORE || s->kind == MATRIX_LOAD || s->kind == MATRIX_STORE || s->kind == COPY);
+}
+
+/* Time is the number of steps that the grid has taken. */
+static void tell_time(const Grid *g, const Warp *w, int64_t to, const uint8_t *m) {
+  uint32_t *r32 = w->registers[1], now = (uint32_t)(g->executed + 1);
+  uint64_t *r64 = w->registers[2];
+  LANES(if (to & 1) R64(to >> 1)[i] = now; else R32(to >> 1)[i] = now);
+}
+
+static void tell_active(const Warp *w, int64_t to, const uint8_t *m) {
+  uint32_t *r32 = w->registers[1], bits = 0;
+  for (int i = 0; i < 32; i++) bits |= (uint32_t)(m ? m[i] : 1) << i;
+  LANES(R32(to)[i] = bits);
 }
 
 /* Whether the access has been made. */
