@@ -8,8 +8,7 @@ convolution, high and low halves of a number) stay the business of the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ _ROWS = 64
 _PRODUCTS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """An operand: its contraction, the shared address of its first element, and the tile that it is part of.
 
     ``copy`` is the event of the tensor copy that wrote the tile, -1 if something else wrote it; ``swizzle`` is the
@@ -46,6 +44,13 @@ class Slice:
         near = abs(self.address - other.address) < _ROWS * self.swizzle
         return self.copy >= 0 or (same_group and near)
 
+    def along(self, other: Slice) -> int:
+        """The step along K from another slice."""
+        mine, theirs = self.contraction.first, other.contraction.first
+        assert mine is not None and theirs is not None
+        axis = self.contraction.axis
+        return mine[axis] - theirs[axis]
+
     def step_from(self, other: Slice) -> tuple[int, bool]:
         """The step along K from another slice, and whether the rows are others."""
         steps = self.steps_from(other)
@@ -59,8 +64,7 @@ class Slice:
         return [a - b for a, b in zip(mine, theirs, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """A product on some accumulators: its PTX line, its commit group and its operands."""
 
     line: int
@@ -129,12 +133,12 @@ def check_step(w: Any, ins: Instruction, before: list[Product], k: int, here: Pr
             return report(letter, f"{since(last)}, from the same first row on, it has other rows")
     # The slices of a tile may be taken in any order, each with one of the other operand.
     for product in before:
-        step_a, step_b = a.step_from(product.a)[0], b.step_from(product.b)[0]
+        step_a, step_b = a.along(product.a), b.along(product.b)
         if step_a != step_b and min(abs(step_a), abs(step_b)) < k:
             letter = "A" if abs(step_a) < k else "B"
             return report(letter, f"{since(product)}, A has gone {step_a} columns of K further, and B {step_b}")
-    earlier = last.a.step_from(before[-2].a)[0] if len(before) > 1 else k
-    if {earlier, a.step_from(last.a)[0]} == {0, 2 * k}:
+    earlier = last.a.along(before[-2].a) if len(before) > 1 else k
+    if {earlier, a.along(last.a)} == {0, 2 * k}:
         return report("A", f"{since(last)}, {again}")
     return [*before[1 - _PRODUCTS :], here]
 

@@ -49,7 +49,7 @@ class Placed:
 class Group:
     """Arrays that lie in one range of addresses, ``low`` up to ``high``; those of one array are its facts.
 
-    ``starts``: of each array by name, its first element; ``holes``: the bytes of no element, None where there is none.
+    ``starts``: of each array by name, its first element; ``holes``: the bytes of no element, None without any.
     """
 
     low: int
@@ -86,7 +86,10 @@ def groups_of(arrays: Mapping[str, Any]) -> list[Group]:
 
 
 def place(
-    memory: GlobalMemory, arrays: Mapping[str, Any], writable: Mapping[str, bool], groups: list[Group] | None = None
+    memory: GlobalMemory,
+    arrays: Mapping[str, Any],
+    writable: Mapping[str, bool],
+    groups: list[Group] | None = None,
 ) -> dict[str, Placed]:
     """Copy ``arrays`` into allocations of their own; those of one of their ``groups`` share one, as they lie.
 

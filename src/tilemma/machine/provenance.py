@@ -130,7 +130,7 @@ def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> 
         return np.ascontiguousarray(found.T) if letter == "B" else found
 
     layouts: Layouts = w.cta.machine.program.layouts
-    # The places of a fragment's elements are the program's, so that nothing else gets their identity.
+    # The places of a fragment's elements are the program's: nothing else gets their identity.
     origins = letter, size, id(fragment.at), b"".join([x.tobytes() for x in held])
     regular, contraction = layouts.find(w, ins, letter, origins, tile)
     if regular:
@@ -149,13 +149,34 @@ class Layouts:
         # By letter and addresses in some form: one address, the array there, whether the tile is regular, its
         # contraction.
         self._found: dict[Any, tuple[int, Any, bool, Contraction | None]] = {}
+        # The last tile at each place in shared memory, by its first address: the places, the tile and its key.
+        self._seen: dict[Any, tuple[Any, Any, Any]] = {}
         self.reports = 0
+
+    def tile_in(self, w: Any, shared: Any, letter: str, at: Any, moved: int) -> tuple[Any, Any]:
+        """The addresses from which the tile at ``at``, ``moved`` by bytes, was copied, and its key for `find`."""
+        origin, native = shared.origin, w.cta.machine.native
+        place = letter, id(at), moved, int(origin[moved + int(at[0, 0])])
+        known = self._seen.get(place)
+        if known is not None and native is not None:
+            _, tile, key = known
+            if native.same_tile(address_of(origin) + 8 * moved, address_of(at), at.size, address_of(tile)):
+                return tile, key
+        tile = origin[moved:].take(at)
+        key = letter, tile.shape, tile.tobytes()
+        if len(self._seen) == _LAYOUTS:
+            self._seen.clear()
+        # With the places, so that no others get their identity.
+        self._seen[place] = at, tile, key
+        return tile, key
 
     def find(
         self, w: Any, ins: Any, letter: str, key: Any, made: Callable[[], Any]
     ) -> tuple[bool, Contraction | None]:
-        """Whether the tile that ``made`` makes, and ``key`` determines, is regular, and its contraction; reports what
-        is wrong with it."""
+        """Whether the tile that ``made`` makes, and ``key`` stands for, is regular, and its contraction.
+
+        Reports what is wrong with it.
+        """
         memory = w.cta.machine.memory
         found = self._found.get(key)
         if found is not None:
@@ -197,8 +218,8 @@ def check_wgmma(w: Any, ins: Any, cta: Any, operands: list[tuple[str, Any, int]]
 def _check_memory(w: Any, ins: Any, shared: Any, letter: str, at: Any, moved: int) -> Contraction | None:
     """`check_tile` of a tile in shared memory."""
     layouts: Layouts = w.cta.machine.program.layouts
-    tile = shared.origin[moved:].take(at)
-    return layouts.find(w, ins, letter, (letter, tile.shape, tile.tobytes()), lambda: tile)[1]
+    tile, key = layouts.tile_in(w, shared, letter, at, moved)
+    return layouts.find(w, ins, letter, key, lambda: tile)[1]
 
 
 def _regular_at(w: Any, tile: Any) -> Contraction | None:

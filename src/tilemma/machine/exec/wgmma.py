@@ -41,7 +41,7 @@ def mma_async(d: Decoder) -> None:
         if not w.record.fenced_once or not w.touched.keys().isdisjoint(every):
             _missing_fence(w, ins, form, [r for r in registers if r in w.touched])
         w.record.fence_open = 0
-        scale = form.scales(w)
+        scale, given = form.scales(w), form.descriptors(w)
         if scale and unsure():
             sure = True
             for r in unsure():
@@ -55,8 +55,8 @@ def mma_async(d: Decoder) -> None:
         w.record.in_flight = 1
         operation = group.operations.get(serial) or group.joined(serial)
         if operation is None:
-            operation = group.operations[serial] = Operation(group, w, ins, form, serial)
-        operation.join(f, ins)
+            operation = group.operations[serial] = Operation(group, w, ins, form, serial, given, scale)
+        operation.join(f, ins, given, scale)
 
     # The native library issues it for warps after and before which others do.
     scale_d = form.scale_d if not isinstance(form.scale_d, bool) else None

@@ -21,8 +21,8 @@ from tilemma.machine.async_access import Knowledge
 from tilemma.machine.clocks import NEVER
 from tilemma.machine.decode import Decoder
 from tilemma.machine.exec.matrix import check_metadata
-from tilemma.machine.exec.wgmma_tiles import Tile, admissible, elements, tile_of
-from tilemma.machine.isa import descriptors, forms, fragments, sparse, sums
+from tilemma.machine.exec.wgmma_tiles import Operand, elements
+from tilemma.machine.isa import forms, fragments, sparse, sums
 from tilemma.machine.memory import SHIFT
 from tilemma.machine.native.blocks import address_of
 from tilemma.machine.native.products import TileProduct, tile_product
@@ -32,7 +32,7 @@ from tilemma.machine.syntax import Immediate, Instruction, Register, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 _WORD = (1 << 64) - 1
-# Compiled products that a form keeps.
+# Compiled products, and pairs of operands, that a form keeps.
 _PRODUCTS = 256
 
 
@@ -97,6 +97,7 @@ class Form:
         self.b_major: Any = "MN" if trans and trans[-1] else "K"
         self.a_set, self.d_set = frozenset(self.a_ids), frozenset(self.d_ids)
         self._products: dict[Any, Any] = {}
+        self._operands: dict[Any, tuple[Operand, ...]] = {}
         self._check(d, scales, trans)
         d.async_registers = frozenset([*self.d_ids, *self.a_ids])
         self.names = {r: d.program.register_names[r] for r in d.async_registers}
@@ -155,6 +156,28 @@ class Form:
         row = (thread // 32 * rows + self.a_rows[value // per]) * 32 + thread % 32
         places[at] = row * per + value % per
         return places
+
+    def operands(self, a: int, b: int, limit: int) -> tuple[Operand, ...]:
+        """The operands in shared memory, which ends at ``limit``, by their descriptors."""
+        key = a, b, limit
+        found = self._operands.get(key)
+        if found is None:
+            if len(self._operands) > _PRODUCTS:
+                self._operands.clear()
+            # Of the bytes that a product of all of K has; compressed A has half of them.
+            width, per = self.k * self.bits // self.per // 8, self.per
+            found = (Operand.of("B", b, (self.n, self.k // per, width), self.bits, self.b_major, limit),)
+            if not self.in_registers:
+                left = Operand.of("A", a, (64, self.ka // per, width), self.bits, self.a_major, limit)
+                found = left, *found
+            self._operands[key] = found
+        return found
+
+    def descriptors(self, w: Warp) -> tuple[int, int]:
+        """Those of A, 0 where it is in registers, and B."""
+        u64 = w.v[6]
+        a = int(u64[self.a_descriptor][0]) if self.a_descriptor >= 0 else 0
+        return a, int(u64[self.b_descriptor][0])
 
     def scales(self, w: Warp) -> bool:
         """Whether D is added to (scale-d)."""
@@ -255,9 +278,8 @@ class Group:
                 w = self.cta.warps[one.first - self.cta.first_warp]
                 step = self.cta.machine.program.steps[one.pc]
                 assert step.plain is not None
-                found = Operation(self, w, step.instruction, step.plain.form, serial)
-                found.descriptors = one.a & _WORD, one.b & _WORD
-                found.scale = bool(one.scale)
+                given = one.a & _WORD, one.b & _WORD
+                found = Operation(self, w, step.instruction, step.plain.form, serial, given, bool(one.scale))
                 found.there = {4 * self.number + i for i in range(4) if one.there >> i & 1}
                 found.knowledge = Knowledge(*(x[: one.length].copy() for x in clock))
                 self.operations[serial] = found
@@ -291,12 +313,12 @@ class Operation(Agent):
 
     kind = "wgmma"
 
-    def __init__(self, group: Group, w: Warp, ins: Instruction, form: Form, serial: int) -> None:
+    def __init__(
+        self, group: Group, w: Warp, ins: Instruction, form: Form, serial: int, given: tuple[int, int], scale: bool
+    ) -> None:
         super().__init__(w, ins)
         self.group, self.form, self.serial = group, form, serial
-        self.descriptors = self._descriptors(w)
-        self.scale = form.scales(w)
-        self._operands: list[tuple[str, int, Tile, int]] = []
+        self.descriptors, self.scale = given, scale
         self.there: set[int] = set()
         self.knowledge: Knowledge | None = None
         self.finished = False
@@ -311,21 +333,16 @@ class Operation(Agent):
         starts = [(d & 0x3FFF) << 4 for d in self.descriptors if d]
         return " x ".join(n for n in map(names.buffer, starts) if n)
 
-    def _descriptors(self, w: Warp) -> tuple[int, int]:
-        u64 = w.v[6]
-        a = int(u64[self.form.a_descriptor][0]) if self.form.a_descriptor >= 0 else 0
-        return a, int(u64[self.form.b_descriptor][0])
-
     def before(self) -> Sequence[Agent]:
         earlier = self.group.operations.get(self.serial - 1)
         return (earlier,) if earlier is not None and not earlier.finished else ()
 
-    def join(self, f: Frame, ins: Instruction) -> None:
-        """One more warp issues the operation; the fourth starts it."""
+    def join(self, f: Frame, ins: Instruction, given: tuple[int, int], scale: bool) -> None:
+        """One more warp issues the operation, with its descriptors and scale-d; the fourth starts it."""
         w = f.w
         if ins is not self.instruction:
             self._differ(f, ins, f"warp {w.index} executes another wgmma than warp {self.warp.index} does")
-        if self._descriptors(w) != self.descriptors or self.form.scales(w) != self.scale:
+        if given != self.descriptors or scale != self.scale:
             self._differ(
                 f, ins, f"warp {w.index} has other descriptors or another scale-d than warp {self.warp.index}"
             )
@@ -341,20 +358,13 @@ class Operation(Agent):
     def _differ(self, f: Frame, ins: Instruction, what: str) -> None:
         f.w.report(hz.WgmmaNotUniform, ins, other=self.warp.place(self.instruction), what=what, fatal=True)
 
-    def operands(self) -> list[tuple[str, int, Tile, int]]:
-        """(letter, descriptor, tile, bytes by which it is moved) of the operands in shared memory."""
-        form, out = self.form, self._operands
-        if out:
-            return out
-        a, b = self.descriptors
-        if not form.in_registers:
-            out.append(("A", a, *tile_of(a, 64, form.ka // form.per, form.bits, form.a_major)))
-        out.append(("B", b, *tile_of(b, form.n, form.k // form.per, form.bits, form.b_major)))
-        return out
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands in shared memory."""
+        return self.form.operands(*self.descriptors, self.group.cta.shared.limit)
 
     def start(self, f: Frame) -> None:
         """All four warps have issued it: check the operands and start the operation."""
-        cta, form, group = self.group.cta, self.form, self.group
+        cta, group = self.group.cta, self.group
         machine, events = cta.machine, cta.cluster.events
         ins, w = self.instruction, f.w
         assert self.knowledge is not None
@@ -362,26 +372,24 @@ class Operation(Agent):
         self.event = events.new(group.column, clock, w.access("wgmma", ins), unordered=True)
         if clock == NEVER:
             group.uncommitted[self.serial] = self.event
-        for letter, raw, tile, delta in self.operands():
-            rows, major = (64, form.a_major) if letter == "A" else (form.n, form.b_major)
-            k = (form.ka if letter == "A" else form.k) // form.per
-            problems = admissible(raw, rows, k, form.bits, major, cta.shared.limit)
-            if problems:
+        operands, copies = self.operands(), []
+        for x in operands:
+            if x.problems:
                 w.report(
                     hz.InadmissibleDescriptor,
                     ins,
-                    operand=letter,
-                    descriptor=raw,
-                    problem=problems[0],
+                    operand=x.letter,
+                    descriptor=x.raw,
+                    problem=x.problems[0],
                     advice='PTX ISA, "Strides" and "Canonical Layouts", say which strides a layout uses',
-                    fatal=any("beyond" in p for p in problems),
+                    fatal=any("beyond" in p for p in x.problems),
                 )
             async_access.read_tile(
-                w, ins, cta, (tile.units, delta, tile.width), self.knowledge, self.event,
-                ("wgmma", group.number), f"wgmma operand {letter}",
+                w, ins, cta, (x.tile.units, x.delta, x.tile.width), self.knowledge, self.event,
+                ("wgmma", group.number), f"wgmma operand {x.letter}",
             )  # fmt: skip
-            self._swizzles(w, letter, raw, tile.first + delta)
-        self._tiles(w)
+            copies.append(self._copy(w, x))
+        self._tiles(w, operands, copies)
         group.started += 1
         group.tell()
         machine.issue(self)
@@ -389,68 +397,53 @@ class Operation(Agent):
         for waiting in waiters:
             machine.wake(waiting)
 
-    def _tiles(self, w: Warp) -> None:
-        """Check that the operands are tiles, and their steps along K since the last product on D."""
+    def _tiles(self, w: Warp, operands: tuple[Operand, ...], copies: list[int]) -> None:
+        """Check that the operands, which ``copies`` brought, are tiles, and their steps along K since the last
+        product on D."""
         form, group, ins = self.form, self.group, self.instruction
         before = group.products.pop(form.d_set, [])
         if not provenance.wanted(w, ins):
             return
         # Compressed A skips columns of K: only dense operands are tiles.
-        dense = [(x, tile.at, delta) for x, _, tile, delta in self.operands() if x == "B" or not form.sparse]
+        dense = [(x.letter, x.tile.at, x.delta) for x in operands if x.letter == "B" or not form.sparse]
         contractions = provenance.check_wgmma(w, ins, group.cta, dense)
-        parts = [self._slice(*both) for both in zip(self.operands(), contractions, strict=False)]
-        before = before if self.scale else []
         if len(contractions) < 2:
             return
-        if parts[0] is None or parts[1] is None:
-            if before and before[-1].group == group.committed(w):
-                self._strays(w, before[-1], [p is None for p in parts])
+        before = before if self.scale else []
+        a, b = (_slice(*each) for each in zip(operands, contractions, copies, strict=True))
+        committed = group.committed(w)
+        if a is None or b is None:
+            if before and before[-1].group == committed:
+                self._strays(w, before[-1], [x for x, part in zip(operands, (a, b), strict=True) if part is None])
             return
-        here = accumulation.Product(ins.line, group.committed(w), parts[0], parts[1])
+        here = accumulation.Product(ins.line, committed, a, b)
         k = form.k // form.per
         group.products[form.d_set] = accumulation.check_step(w, ins, before, k, here)
 
-    def _strays(self, w: Warp, before: accumulation.Product, unknown: list[bool]) -> None:
+    def _strays(self, w: Warp, before: accumulation.Product, operands: list[Operand]) -> None:
         """Check the operands that are no tile known."""
         origin = self.group.cta.shared.origins()
-        for (letter, _, tile, delta), wanted in zip(self.operands(), unknown, strict=True):
-            if wanted:
-                places = origin[tile.at + delta]
-                accumulation.check_strays(w, self.instruction, letter, before, tile.first + delta, places)
+        for x in operands:
+            accumulation.check_strays(w, self.instruction, x.letter, before, x.first, origin[x.tile.at + x.delta])
 
-    def _slice(
-        self, operand: tuple[str, int, Tile, int], contraction: provenance.Contraction | None
-    ) -> accumulation.Slice | None:
-        """An operand as a slice of its tile, where its origin is known."""
-        if contraction is None or contraction.first is None:
-            return None
-        letter, raw, tile, delta = operand
-        form, address = self.form, tile.first + delta
-        writer = int(self.group.cta.shared.writer[address])
-        event = self.group.cta.cluster.events.of(writer) if writer > 0 else None
-        copy = writer if event is not None and event.kind == "tma" else -1
-        swizzle = descriptors.decode(raw).swizzle
-        end = address % max(1, swizzle) + form.k * form.bits // form.per // 8
-        more = (form.a_major if letter == "A" else form.b_major) == "K" and end < swizzle
-        return accumulation.Slice(contraction, address, copy, swizzle, more)
-
-    def _swizzles(self, w: Warp, letter: str, raw: int, at: int) -> None:
-        """The tensor map that wrote the tile and the descriptor that reads it must have the same swizzle."""
+    def _copy(self, w: Warp, x: Operand) -> int:
+        """The event of the tensor copy that wrote the tile, whose map must have the swizzle of the descriptor that
+        reads it; -1 where something else wrote it."""
         cta = self.group.cta
-        first = cta.shared.writer[at]
-        event = cta.cluster.events.of(int(first)) if first > 0 else None
+        writer = int(cta.shared.writer[x.first])
+        event = cta.cluster.events.of(writer) if writer > 0 else None
         if event is None or event.kind != "tma":
-            return
-        reader = descriptors.decode(raw).swizzle
-        if event.detail != reader:
+            return -1
+        if event.detail != x.swizzle:
             w.report(
                 hz.SwizzleMismatch,
                 self.instruction,
                 other=event.place,
-                operand=letter,
-                reader=f"{reader} B" if reader else "none",
+                operand=x.letter,
+                reader=f"{x.swizzle} B" if x.swizzle else "none",
                 writer=f"{event.detail} B" if event.detail else "none",
             )
+        return writer
 
     def complete(self) -> None:
         """Multiply: operands as they are in shared memory now."""
@@ -462,10 +455,10 @@ class Operation(Agent):
             return
         size = form.bits // 8
         values = {}
-        for letter, _, tile, delta in self.operands():
-            name = form.ta if letter == "A" else form.tb
-            words = cta.shared.words[size][(tile.at + delta) >> SHIFT[size]]
-            values[letter] = (
+        for x in self.operands():
+            name = form.ta if x.letter == "A" else form.tb
+            words = cta.shared.words[size][(x.tile.at + x.delta) >> SHIFT[size]]
+            values[x.letter] = (
                 np.unpackbits(words, axis=1, bitorder="little") if form.per > 1 else elements(words, name)
             )
         warps = slice(4 * group.number, 4 * group.number + 4)
@@ -497,12 +490,18 @@ class Operation(Agent):
     def _compiled(self) -> bool:
         """Whether the compiled library has multiplied."""
         form, cta, operands = self.form, self.group.cta, self.operands()
-        _, _, b, delta_b = operands[-1]
-        a, delta_a = (None, 0) if form.in_registers else operands[0][2:]
-        product = form.product(cta.registers["32"].shape[1], None if a is None else a.at, b.at)
+        b, a = operands[-1], None if form.in_registers else operands[0]
+        product = form.product(cta.registers["32"].shape[1], None if a is None else a.tile.at, b.tile.at)
         if product is None:
             return False
         registers, memory = self.group.warps[0].registers, cta.shared.record.data
-        there = (0, 0) if a is None else (memory, delta_a)
-        product.tiles(cta.machine.native, there, (memory, delta_b), registers, added=self.scale)
+        there = (0, 0) if a is None else (memory, a.delta)
+        product.tiles(cta.machine.native, there, (memory, b.delta), registers, added=self.scale)
         return True
+
+
+def _slice(x: Operand, contraction: provenance.Contraction | None, copy: int) -> accumulation.Slice | None:
+    """An operand as a slice of its tile, where its origin is known."""
+    if contraction is None or contraction.first is None:
+        return None
+    return accumulation.Slice(contraction, x.first, copy, x.swizzle, x.more)

@@ -22,6 +22,35 @@ class Tile:
     first: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Operand:
+    """An operand in shared memory: its ``letter`` and descriptor ``raw``, and its tile, moved by ``delta`` bytes.
+
+    ``first`` is the address of its first element, ``swizzle`` the descriptor's in bytes; ``problems`` say why the
+    descriptor is not admissible; ``more``: the swizzled rows have columns of K behind it.
+    """
+
+    letter: str
+    raw: int
+    tile: Tile
+    delta: int
+    first: int
+    swizzle: int
+    problems: tuple[str, ...]
+    more: bool
+
+    @staticmethod
+    def of(letter: str, raw: int, extent: tuple[int, int, int], bits: int, major: Any, limit: int) -> Operand:
+        """``extent``: rows, units of ``bits`` along K, and the bytes along K of a whole product."""
+        rows, k, width = extent
+        tile, delta = tile_of(raw, rows, k, bits, major)
+        fields, first = descriptors.decode(raw), tile.first + delta
+        problems = tuple(descriptors.problems(fields, rows, k, bits, major, limit))
+        end = first % max(1, fields.swizzle) + width
+        more = major == "K" and end < fields.swizzle
+        return Operand(letter, raw, tile, delta, first, fields.swizzle, problems, more)
+
+
 _tiles: dict[Any, Tile] = {}
 
 
@@ -38,19 +67,6 @@ def tile_of(raw: int, rows: int, k: int, bits: int, major: Any) -> tuple[Tile, i
         at = np.ascontiguousarray(at)
         found = _tiles[key] = Tile(at, *chunks(at, bits // 8, major), int(at.flat[0]))
     return found, moved
-
-
-_admissible: dict[Any, Any] = {}
-
-
-def admissible(raw: int, rows: int, k: int, bits: int, major: Any, limit: int) -> list[str]:
-    """The reasons why the descriptor is not admissible, cached."""
-    key = (raw, rows, k, bits, major, limit)
-    if key not in _admissible:
-        if len(_admissible) > 65536:
-            _admissible.clear()
-        _admissible[key] = descriptors.problems(descriptors.decode(raw), rows, k, bits, major, limit)
-    return list(_admissible[key])
 
 
 def chunks(at: Any, size: int, major: Any) -> tuple[Any, int]:

@@ -60,6 +60,7 @@ _OPERATIONS = 256
 # Events for which there must be room, and steps of one call, at most.
 _ROOM, _LIMIT = 2, 1 << 20
 _NEVER = 1 << 62
+_NOTHING: dict[int, Any] = {}
 
 
 class Table:
@@ -74,6 +75,8 @@ class Table:
         self.matrices = self.copies = False
         # The checks around steps that touch registers of wgmma, or define registers.
         self.around: dict[int, encode.Around] = {}
+        # The registers that wgmma define, by step.
+        self.defined: dict[int, dict[int, Any]] = {}
         # The steps refer to them.
         self._products: list[TileProduct] = []
         clustered = any(step.instruction.opcode.startswith("barrier.cluster") for step in steps)
@@ -116,6 +119,8 @@ class Table:
                 and not (checks.reads or checks.touches or checks.forgets)
             ):
                 plain.block.array[-1] = bool(plain.unsure())
+                if checks is not None:
+                    self.defined[at] = dict.fromkeys(checks.defines, ALL_LANES)
                 self.array[at] = WGMMA_ISSUE, 0, guard, 0, plain.block.address, 0, 0
             return
         touches = checks is not None and checks.run is step.run and not (checks.reads or checks.defines)
@@ -432,8 +437,7 @@ class Runner:
             step = self.steps[value]
             assert step.plain is not None
             w.flights.append(step.plain.agent(more))
-            if step.checks is not None:
-                w.defined.update(dict.fromkeys(step.checks.defines, ALL_LANES))
+            w.defined.update(self.table.defined.get(value, _NOTHING))
         elif kind == _WGMMA_COMMITTED:
             w.cta.warpgroups[w.index // 4].ends[value] = more
         elif more:

@@ -106,6 +106,13 @@ int64_t regular_tile(const int64_t *origin, int64_t rows, int64_t columns, int64
   return 1;
 }
 
+/* Whether the origins at ``n`` places are those of ``tile``. */
+int64_t same_tile(const int64_t *origin, const int64_t *at, int64_t n, const int64_t *tile) {
+  int64_t other = 0;
+  for (int64_t i = 0; i < n; i++) other |= origin[at[i]] ^ tile[i];
+  return !other;
+}
+
 /* A copy of `n` elements of `size` bytes to shared memory, with the global address of each, 0 where it has none. */
 void move_elements(uint8_t *data, int64_t *origin, const int64_t *to, int64_t n, int64_t size, const uint8_t *words,
                    const int64_t *from) {

@@ -85,6 +85,7 @@ def declare(native: Any) -> None:
     native.async_read.restype = number
     native.regular_tile.argtypes = (pointer, number, number, pointer, pointer)
     native.regular_tile.restype = number
+    native.same_tile.argtypes, native.same_tile.restype = (pointer, pointer, number, pointer), number
     native.async_write.argtypes = (*(pointer,) * 3, *(number,) * 2, *(pointer,) * 2, *(number,) * 2)
     native.async_write.restype = number
     box = (pointer, number, pointer, number, ctypes.c_uint64)
