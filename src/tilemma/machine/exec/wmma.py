@@ -15,11 +15,12 @@ import numpy as np
 from tilemma.dtypes import dtype
 from tilemma.forking import cached_property
 from tilemma.machine import access, global_access
-from tilemma.machine.decode import Decoder, instruction
+from tilemma.machine.decode import RAW, Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.isa import fragments, numerics
 from tilemma.machine.memory import SHARED_WINDOW
 from tilemma.machine.native import blocks
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, address_of, block
 from tilemma.machine.state import LANES, Frame
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
@@ -182,6 +183,16 @@ def transfer(d: Decoder) -> None:
             words[:, i] = load(f, ins, LANES, where[:, i], width)
         fragment.put_raw(w, words if bits >= 8 else words >> bit.astype(np.uint8) & ((1 << bits) - 1))
 
+    if bits >= 8:
+        held = AccessBlock.of(address, width, [(RAW[fragment.cls], int(r)) for r in fragment.rows], width, False)
+        lines, offsets = (np.ascontiguousarray(x, np.int64) for x in (line, offset))
+        record = block([
+            held.address, stride, dense, at.each, width, int(loads), int(space == "shared"), address_of(lines),
+            address_of(offsets),
+        ])  # fmt: skip
+        kind = "FRAGMENT_LOAD" if loads else "FRAGMENT_STORE"
+        # The record refers to the others.
+        d.plain = PlainAccess(kind, AccessBlock(*record), lanes=(held, lines, offsets))
     d.visible(run)
 
 

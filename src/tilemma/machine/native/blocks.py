@@ -25,7 +25,8 @@ _NO_SHADOW = -2
 # The kinds of the events of accesses that ``steps.c`` makes.
 EVENTS = {
     "SHARED_LOAD": "ld", "SHARED_STORE": "st", "GLOBAL_LOAD": "ld", "GLOBAL_STORE": "st",
-    "MATRIX_LOAD": "ldmatrix", "MATRIX_STORE": "st", "COPY": "cp.async",
+    "MATRIX_LOAD": "ldmatrix", "MATRIX_STORE": "st", "COPY": "cp.async", "FRAGMENT_LOAD": "ld",
+    "FRAGMENT_STORE": "st",
 }  # fmt: skip
 _Byte = ctypes.c_char
 # No lane of a cp.async reads.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
     BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT,
-    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE,
-) = range(27)  # fmt: skip
+    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE, FRAGMENT,
+) = range(28)  # fmt: skip
 # What the log of operations in flight says.
 (
     _ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ, _WGMMA_FENCED, _WGMMA_ISSUED, _WGMMA_COMMITTED,
@@ -49,8 +49,10 @@ _BARE = {
     "WGMMA_AWAIT": WGMMA_AWAIT, "PROXY_FENCE": PROXY_FENCE, "NOTHING": NOTHING, "CLOCK": CLOCK,
     "ACTIVE": ACTIVE,
 }  # fmt: skip
-# `program.BRANCH` and `program.EXIT`, whose module imports this one.
-_BRANCH, _EXIT = 2, 3
+# Steps with a record of their own.
+_WHOLE = {"ARRIVE": ARRIVE, "WAIT": WAIT, "FRAGMENT_LOAD": FRAGMENT, "FRAGMENT_STORE": FRAGMENT}
+# `program.VISIBLE`, `program.BRANCH` and `program.EXIT`, whose module imports this one.
+_VISIBLE, _BRANCH, _EXIT = 1, 2, 3
 # As in ``steps.c``.
 _ORIGINS, _COPIES, _LOADS, _TOUCHES, _RECORDS = 64, 64, 64, 256, 64
 # New frames of one call.
@@ -69,6 +71,7 @@ class Table:
     def __init__(self, program: Program) -> None:
         steps = program.steps
         self.array = np.zeros((len(steps) + 1, 7), np.int64)
+        self.array[:, 2] = -1
         self.address = address_of(self.array)
         # Kind of event and of note, and the registers of an ldmatrix, by step.
         self.events: dict[int, tuple[str, str, tuple[int, ...]]] = {}
@@ -105,8 +108,11 @@ class Table:
             elif (product := _product(program, at)) is not None:
                 self.array[at] = MULTIPLY, 0, guard, 0, product.block, 0, 0
                 self._products.append(product)
-            elif step.plain is not None:
-                self._access(at, guard, step, _tracked(step.plain, program.followed))
+            elif step.kind == _VISIBLE:
+                # Python executes the step where a lane does, unless the library can.
+                self.array[at, 2] = guard
+                if step.plain is not None:
+                    self._access(at, guard, step, _tracked(step.plain, program.followed))
         self.kinds: list[int] = self.array[:, 0].tolist()
 
     def _access(self, at: int, guard: int, step: Step, tracked: bool) -> None:
@@ -129,9 +135,9 @@ class Table:
         if plain.kind == "EXCHANGE":
             self.array[at] = EXCHANGE, 0, guard, 0, plain.block.address, 0, 0
             return
-        if plain.kind in ("ARRIVE", "WAIT"):
+        if plain.kind in _WHOLE:
             if step.run is step.encoded:
-                self.array[at] = ARRIVE if plain.kind == "ARRIVE" else WAIT, 0, guard, 0, plain.block.address, 0, 0
+                self.array[at] = _WHOLE[plain.kind], 0, guard, 0, plain.block.address, 0, 0
             return
         if plain.kind in _BARE:
             if step.run is step.encoded:

@@ -28,7 +28,7 @@ static int64_t run_frame(Grid *g, Frame *f) {
     }
     if (g->executed >= g->limit) return STOPPED;
     const Step *s = g->steps + pc;
-    if (s->kind == OTHER) return STOPPED;
+    if (s->kind == OTHER && s->guard < 0) return STOPPED;
     if (s->kind == SEQUENCE) {
       if (s->lanes) {
         if (mask || (s->halves && w->in_flight)) return STOPPED;
@@ -61,6 +61,7 @@ static int64_t run_frame(Grid *g, Frame *f) {
         continue;
       }
       if (!n) { g->executed++; g->pc++; continue; }
+      if (s->kind == OTHER) return STOPPED;
       m = n == 32 ? 0 : guarded;
     }
     if (s->kind == BRANCH) {
@@ -104,6 +105,11 @@ static int64_t run_frame(Grid *g, Frame *f) {
     }
     if (s->kind == PROXY_FENCE) {
       if (m || !f->whole || !proxy_fenced(w)) return STOPPED;
+      if (spent(g, 1)) return SPENT;
+      continue;
+    }
+    if (s->kind == FRAGMENT) {
+      if (m || !f->whole || !fragment_moved(g, f, pc)) return STOPPED;
       if (spent(g, 1)) return SPENT;
       continue;
     }

@@ -34,6 +34,7 @@ _SOURCES = (
     "steps.c",
     "warpgroups.c",
     "mbarriers.c",
+    "wmma.c",
     "branches.c",
     "grid.c",
 )

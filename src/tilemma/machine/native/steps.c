@@ -6,7 +6,7 @@
 enum {
   OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER,
   WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT, PROXY_FENCE, NOTHING,
-  ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE
+  ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE, FRAGMENT
 };
 /* How a call ends: at another step; with the budget spent; within a sequence; with tables full; at a barrier where the
  * frame now waits; where Python is to complete an operation, let a wait time out, or look itself.  GONE: the frame has
@@ -21,7 +21,7 @@ typedef struct { int64_t where, address[32]; } Followed;
 /* `halves` of a plain access: the origins of what it moves are followed; `stored`: some such stores were made.
  * A sequence has in `lanes` whether there are checks around it (1) that end origins (2), in `halves` whether it touches registers of wgmma.
  * `next`: the step after a sequence, the target of a branch, or whether an access uses registers of wgmma.  `data`: the
- * operations, the `Access` or the `Products`; `count`: of operations, the number of a barrier, the groups that a wait
+ * operations, the `Access`, the `Transfer` or the `Products`; `count`: of operations, the number of a barrier, the groups that a wait
  * leaves, where the sides of a branch meet, whether a cluster waits for warps that leave, or where the time or the active lanes go.  A matrix load has the lanes that give addresses and the map of `matrix_load`. */
 typedef struct { int64_t kind, next, guard, count; void *data; const uint8_t *lanes; const int64_t *halves; } Step;
 
