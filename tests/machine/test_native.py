@@ -17,6 +17,7 @@ from tilemma.machine.parser import parse
 from tilemma.machine.program import Step, decode_program
 from tilemma.machine.register_checks import guarded
 from tilemma.machine.run import Job
+from tilemma.machine.scheduler import Machine
 from tilemma.machine.state import VIEW_CLASS, VIEW_DTYPES
 from tilemma.modules import load_python
 
@@ -405,3 +406,78 @@ def test_warpgroups_mbarriers_and_tensor_copies_run_in_the_library_as_in_python(
                 found[compiled].append((report.to_json(), report.lines, out.tobytes()))
     assert found[True] == found[False]
     assert [bool(x[0]["hazards"]) for x in found[True]] == [False, False, True, False]
+
+
+# Time, active lanes, steps that no lane executes or one does, waits for bulk groups, and fragments of wmma: of one
+# address and step, in another order, and (the last load) of lanes with addresses of their own.
+_STEPS = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 o, .param .u64 n){
+.reg .b32 %r<20>; .reg .b64 %d<9>; .reg .pred %p<4>; .shared .align 128 .b8 s[2048];
+  ld.param.u64 %d1, [o]; ld.param.u64 %d2, [n]; mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x;
+  setp.gt.u32 %p1, %r0, 999; setp.eq.u32 %p2, %r0, 3; setp.lt.u32 %p3, %r0, 20;
+  mov.u32 %r2, s; mad.lo.u32 %r3, %r0, 64, %r2; mov.u32 %r4, 0;
+FILL:
+  mad.lo.u32 %r5, %r4, 3, %r0; add.u32 %r6, %r3, %r4; st.shared.u32 [%r6], %r5;
+  add.u32 %r4, %r4, 4; setp.lt.u32 %p0, %r4, 64; @%p0 bra FILL;
+  bar.sync 0; mov.u32 %r8, 7;
+  mov.u32 %r7, %clock; @%p3 mov.u64 %d3, %clock64; @%p3 activemask.b32 %r8; activemask.b32 %r9;
+  @%p1 atom.global.add.u32 %r10, [%d2], 1; @%p2 red.global.add.u32 [%d2], 5; cp.async.bulk.wait_group 0;
+  LOAD
+  mad.lo.u32 %r11, %r1, 32, %r0; mad.wide.u32 %d4, %r11, 16, %d1; add.u32 %r7, %r7, %r12;
+  xor.b32 %r8, %r8, %r13; st.global.v4.u32 [%d4], {%r7, %r8, %r9, %r14};
+  mad.wide.u32 %d5, %r1, 1024, %d2; mov.u32 %r18, 16; STORE
+  ret;
+}"""
+_LOADS = {
+    "wmma.load.a.sync.aligned.row.m16n16k16.shared.s8 {%r12, %r13}, [%r2], 64;": True,
+    "wmma.load.a.sync.aligned.col.m16n16k8.shared.tf32 {%r12, %r13, %r14, %r15}, [%r2];": True,
+    "cvt.u64.u32 %d6, %r2; cvta.shared.u64 %d6, %d6; "
+    "wmma.load.b.sync.aligned.row.m16n16k16.u8 {%r12, %r13}, [%d6], 32;": True,
+    "wmma.load.a.sync.aligned.row.m16n16k16.shared.s8 {%r12, %r13}, [%r2], 8;": False,
+    "wmma.load.c.sync.aligned.row.m16n16k16.shared.s32 "
+    "{%r12, %r13, %r14, %r15, %r16, %r17, %r4, %r5}, [%r2];": True,
+    "and.b32 %r19, %r0, 1; mad.lo.u32 %r19, %r19, 16, %r2; "
+    "wmma.load.a.sync.aligned.row.m16n16k16.shared.s8 {%r12, %r13}, [%r19], 64;": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("load", _LOADS)
+def test_single_steps_run_in_the_library_as_in_python(
+    native: Any, load: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = ", ".join(f"%r{i}" for i in (12, 13, 14, 15, 16, 17, 4, 5))
+    store = f"wmma.store.d.sync.aligned.row.m16n16k16.global.s32 [%d5+64], {{{pieces}}}, %r18;"
+    fill = " ".join(f"mov.u32 %r{i}, {i};" for i in (12, 13, 14, 15, 16, 17))
+    ptx = _STEPS.replace("LOAD", f"{fill} {load}").replace("STORE", store if "row" in load else "")
+    found = []
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr(library._state, "library", None)
+            out, count = np.zeros((96, 4), np.uint32), np.zeros(1024, np.uint32)
+            job = Job(ptx, {"grid": 3, "block": 32}, {"o": out, "n": count})
+            for seed, how in enumerate(("late", "starve", "random", "early")):
+                executed = _executed_by_python(patch)
+                report = job.run(seed=seed, schedule=how, collect=True)
+                found.append((report.to_json(), report.lines, out.tobytes(), count.tobytes()))
+                if compiled:
+                    assert executed.isdisjoint({"mov", "activemask", "atom", "cp"})
+                    assert ("wmma" in executed) != _LOADS[load]
+    assert found[:4] == found[4:]
+    assert out.any()
+    assert count[0] == 5 * 3 * 4
+
+
+def _executed_by_python(patch: pytest.MonkeyPatch) -> set[str]:
+    """The first parts of the opcodes at which a frame begins to run in Python, from now on."""
+    found: set[str] = set()
+    execute = Machine.execute
+
+    def counted(self: Machine, f: Any, budget: int, how: int = -1) -> None:
+        found.add(self.program.steps[min(f.pc, len(self.program.steps) - 1)].instruction.parts[0])
+        execute(self, f, budget, how)
+
+    patch.setattr(Machine, "execute", counted)
+    return found

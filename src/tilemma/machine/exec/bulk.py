@@ -23,7 +23,7 @@ from tilemma.machine.exec.boxes import BoxSource, Places, chunk_width, transfer,
 from tilemma.machine.isa import numerics, tensormap
 from tilemma.machine.limits import MAX_VARIABLE
 from tilemma.machine.memory import SHARED_WINDOW, SHIFT
-from tilemma.machine.native.blocks import address_of
+from tilemma.machine.native.blocks import AccessBlock, PlainAccess, address_of, block
 from tilemma.machine.state import Access, Cta, Frame, Warp
 from tilemma.machine.syntax import Instruction, Vector
 
@@ -44,6 +44,7 @@ def bulk_of(w: Warp, lane: int) -> Bulk:
     found: Bulk | None = w.bulk.get(lane)
     if found is None:
         found = w.bulk[lane] = Bulk(w, lane)
+        w.record.bulk = 1
     return found
 
 
@@ -490,4 +491,5 @@ def wait(d: Decoder) -> None:
                 if not reads_only:
                     clocks.learn(rows, bulk.write_column, number)
 
+    d.plain = PlainAccess("BULK_AWAIT", AccessBlock(*block([])))
     d.visible(run)

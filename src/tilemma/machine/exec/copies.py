@@ -167,7 +167,7 @@ def cp_async(d: Decoder) -> None:
 
     if ignore is None:
         issue = block([to_block.address, source_block.address, -1 if size is None else size])
-        d.plain = PlainAccess("COPY", AccessBlock(*issue), agent=_issued)
+        d.plain = PlainAccess("COPY", AccessBlock(*issue), agent=_Issued)
 
     def run(f: Frame, m: Any) -> None:
         w = f.w
@@ -241,13 +241,30 @@ def cp_async(d: Decoder) -> None:
 _NEVER = int(NEVER)
 
 
-def _issued(w: Warp, ins: Instruction, copy: Any, native: Any) -> CopyAgent:
-    """The agent of a copy that the native library has issued."""
-    count = int(copy[0])
-    lanes = LANES if count == 32 else copy[2 : 2 + count].copy()
-    agent = CopyAgent(w, ins, lanes, None, (), int(copy[1]), None, ())
-    agent.event, agent.native = int(copy[-1]) + int(lanes[0]), native
-    return agent
+class _Issued(CopyAgent):
+    """The agent of a copy that the native library has issued: its integers, which live on with it, and where they
+    are."""
+
+    to = sizes = None
+    sources: Any = ()
+    zeros: Any = ()
+    issued = group = 0
+    waited = numbered = False
+
+    def __init__(self, w: Warp, ins: Instruction, copy: Any, place: int) -> None:
+        self.warp, self.instruction, self.native = w, ins, (copy, place)
+        self.event = int(copy[-1]) + int(copy[2])
+
+    @property
+    def lanes(self) -> Any:  # type: ignore[override]
+        """The lanes that copy."""
+        copy = self.native[0]
+        return copy[2 : 2 + int(copy[0])]
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """Bytes that a lane copies."""
+        return int(self.native[0][1])
 
 
 def _refuse_target(f: Frame, ins: Instruction, lanes: Any, to: Any, width: int) -> None:

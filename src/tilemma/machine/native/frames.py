@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 (
     OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY,
     BARRIER, WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT,
-    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE, FRAGMENT,
-) = range(28)  # fmt: skip
+    PROXY_FENCE, NOTHING, ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE, FRAGMENT, BULK_AWAIT,
+) = range(29)  # fmt: skip
 # What the log of operations in flight says.
 (
     _ISSUED, _COMPLETED, _COMMITTED, _AWAITED, _FIRST_READ, _WGMMA_FENCED, _WGMMA_ISSUED, _WGMMA_COMMITTED,
@@ -47,7 +47,7 @@ _KINDS = {
 _BARE = {
     "COMMIT": COMMIT, "AWAIT": AWAIT, "WGMMA_FENCE": WGMMA_FENCE, "WGMMA_COMMIT": WGMMA_COMMIT,
     "WGMMA_AWAIT": WGMMA_AWAIT, "PROXY_FENCE": PROXY_FENCE, "NOTHING": NOTHING, "CLOCK": CLOCK,
-    "ACTIVE": ACTIVE,
+    "ACTIVE": ACTIVE, "BULK_AWAIT": BULK_AWAIT,
 }  # fmt: skip
 # Steps with a record of their own.
 _WHOLE = {"ARRIVE": ARRIVE, "WAIT": WAIT, "FRAGMENT_LOAD": FRAGMENT, "FRAGMENT_STORE": FRAGMENT}
@@ -397,9 +397,7 @@ class Runner:
             elif kind == _ISSUED:
                 w, step, copy = frames[value >> 32].w, self.steps[value & 0xFFFFFFFF], self.copies[at]
                 assert step.plain is not None
-                agent = step.plain.agent(
-                    w, step.instruction, copy, (copy, self.record.copies + at * 8 * COPY_SIZE)
-                )
+                agent = step.plain.agent(w, step.instruction, copy, self.record.copies + at * 8 * COPY_SIZE)
                 w.copies.open.append(agent)
                 agent.issued = machine.steps
                 pending.append(agent)

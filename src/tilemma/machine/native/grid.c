@@ -97,7 +97,8 @@ static int64_t run_frame(Grid *g, Frame *f) {
       if (spent(g, x->count)) return SPENT;
       continue;
     }
-    if (s->kind == NOTHING || s->kind == CLOCK || s->kind == ACTIVE) {
+    if (s->kind == BULK_AWAIT && w->bulk) return STOPPED;
+    if (s->kind == NOTHING || s->kind == CLOCK || s->kind == ACTIVE || s->kind == BULK_AWAIT) {
       if (s->kind == CLOCK) tell_time(g, w, s->count, m);
       if (s->kind == ACTIVE) tell_active(w, s->count, m);
       if (spent(g, 1)) return SPENT;

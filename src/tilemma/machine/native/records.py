@@ -29,13 +29,14 @@ SharedRecord = _record(
 # its collective reads, in `known_column`.  `copies`: the column of its cp.async, or -1.
 # `touched`: registers of wgmma since its last wgmma.fence; `inits`: mbarriers not yet fenced.
 # `sure`: the step, counted from 1, of the last wgmma whose registers were found defined, or 0.
+# `bulk`: its lanes may have bulk groups.
 # `gathered`: frames of it wait for others of its lanes; `live`: a byte for each lane that has not left.
 # `fences`: it may know of sequentially consistent fences; `in_flight`: wgmma uses some of its registers.
 WarpRecord = _record(
     "WarpRecord",
     "registers first clocks events shared reader memory serial cta floor known_clock known_column copies fences"
     " in_flight starved priority groups gathered live0 live1 live2 live3"
-    " warpgroup touched fenced_once fence_open inits sure",
+    " warpgroup touched fenced_once fence_open inits sure bulk",
     floats=("priority",),
 )
 # `partial`: barriers at which some warps have arrived in Python; the rest is used within one call.

@@ -26,7 +26,7 @@ typedef struct {
   void **registers; int64_t first; Clocks *clocks; Events *events; Shared *shared; int64_t reader; Memory *memory;
   int64_t serial; Cta *cta; int64_t floor, known_clock, known_column, copies, fences, in_flight, starved; double priority;
   struct Groups *groups; int64_t gathered; uint8_t live[32]; struct Warpgroup *warpgroup; int64_t touched, fenced_once,
-  fence_open, inits, sure;
+  fence_open, inits, sure, bulk;
 } Warp;
 /* Bytes a lane; the address: its register's bytes, row and offset; the data registers: their number, bytes of each in
  * memory, whether these have a sign, and for each its bytes and its row.  `approved`: the base of the array whose type

@@ -6,7 +6,7 @@
 enum {
   OTHER, SEQUENCE, BRANCH, SHARED_LOAD, SHARED_STORE, GLOBAL_LOAD, GLOBAL_STORE, MATRIX_LOAD, EXCHANGE, COPY, BARRIER,
   WARP_BARRIER, COMMIT, AWAIT, MULTIPLY, LEAVE, WGMMA_FENCE, WGMMA_ISSUE, WGMMA_COMMIT, WGMMA_AWAIT, PROXY_FENCE, NOTHING,
-  ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE, FRAGMENT
+  ARRIVE, WAIT, MATRIX_STORE, CLOCK, ACTIVE, FRAGMENT, BULK_AWAIT
 };
 /* How a call ends: at another step; with the budget spent; within a sequence; with tables full; at a barrier where the
  * frame now waits; where Python is to complete an operation, let a wait time out, or look itself.  GONE: the frame has
