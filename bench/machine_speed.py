@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,15 @@ def measure(job: Input, profile: cProfile.Profile | None = None) -> Measured:
 
 
 def serve(path: Path) -> None:
-    """Measure the programs of a file whose numbers come on standard input, one answer a line."""
+    """Measure the programs of a file whose numbers come on standard input, one answer a line.
+
+    The compiled loops, which a cache folder keeps, are made before.
+    """
+    with suppress(ImportError):
+        from tilemma.machine.native import library
+
+        if library.enabled() and library.loaded() is None:
+            library.compile_now()
     jobs = [Input(**x) for x in pickle.loads(path.read_bytes())]
     for line in sys.stdin:
         try:

@@ -265,6 +265,33 @@ def test_the_compiler_of_the_package_is_used_where_the_system_has_none(
     assert library._compiler() is None
 
 
+@pytest.mark.parametrize(
+    ("script", "limit", "reason"),
+    [
+        ("echo 'native.c: error: no space' >&2; exit 3", 60, "exit status 3: native.c: error: no space"),
+        ("sleep 5", 0.05, "it took more than 0.05 s"),
+        ("exit 0", 60, "No such file"),
+    ],
+)
+def test_a_compiler_that_fails_is_named_once(
+    script: str, limit: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("TILEMMA_NATIVE", "1")
+    monkeypatch.setattr(library, "_LIMIT", limit)
+    monkeypatch.setattr(library, "_state", library._State())
+    monkeypatch.setattr(library._state, "looked", True)
+    with pytest.warns(library.NoCompiledLoops) as said:
+        for _ in range(3):
+            library.executed(library._WORTH)
+    assert len(said) == 1
+    assert reason in str(said[0].message)
+    assert str(compiler) in str(said[0].message)
+
+
 @pytest.mark.parametrize("name", ["triton_softmax_wide-softmax", "triton_matmul_f16_sm80_1-matmul"])
 def test_a_program_that_was_kept_runs_as_a_new_one(name: str) -> None:
     """Also after many runs, which end the recording of some origins; other arrays get a program of their own."""

@@ -117,7 +117,7 @@ def check_mma(w: Any, ins: Any, a: Any, b: Any, bits: int) -> None:
 def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> Contraction | None:
     """`check_tile` of a fragment.  What it finds of a regular one is kept until its registers are loaded again."""
     only, key = w.cta.machine.program.matrix_registers, (letter, fragment.key)
-    held = [w.origins.get(r) if r in only else None for r in fragment.key]
+    held: list[Any] = [w.origins.get(r) if r in only else None for r in fragment.key]
     if any(x is None for x in held):
         return None
     before = w.regular_tiles.get(key)

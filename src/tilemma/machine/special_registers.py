@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tilemma.machine.state import Cta
 
 # Those whose values differ between the CTAs of a grid; some have three dimensions.
-OF_ONE_CTA: dict[str, Callable[[Cta], Any]] = {
+OF_ONE_CTA: dict[str, Callable[[Any], Any]] = {
     "%ctaid": lambda cta: cta.index,
     "%clusterid": lambda cta: cta.cluster.index,
     "%cluster_ctaid": lambda cta: _in_cluster(cta.machine.cluster_shape, cta.rank),

@@ -121,7 +121,7 @@ class Frame:
     def pc(self) -> int:
         """The step that it executes next."""
         record = self.record
-        return self._pc if record is None else record.pc  # type: ignore[no-any-return]
+        return self._pc if record is None else record.pc
 
     @pc.setter
     def pc(self, pc: int) -> None:

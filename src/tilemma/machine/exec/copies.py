@@ -256,7 +256,7 @@ class _Issued(CopyAgent):
         self.event = int(copy[-1]) + int(copy[2])
 
     @property
-    def lanes(self) -> Any:  # type: ignore[override]
+    def lanes(self) -> Any:
         """The lanes that copy."""
         copy = self.native[0]
         return copy[2 : 2 + int(copy[0])]

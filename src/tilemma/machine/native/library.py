@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ _WORTH = 100_000
 _LIMIT = 120
 
 
+class NoCompiledLoops(RuntimeWarning):
+    """The C compiler that was found did not compile the machine's loops; NumPy code runs in their place."""
+
+
 class _State:
     """The library of this process: not looked for yet, absent, or loaded."""
 
@@ -96,26 +101,47 @@ def executed(instructions: int) -> None:
 
 
 def compile_now() -> None:
-    """Compile the library, keep it on disk and load it; without a compiler that does it, nothing changes."""
+    """Compile the library, keep it on disk and load it.  Without a compiler nothing changes; of one that fails, a
+    warning says why."""
     _state.tried = True
     compiler = _compiler()
     if compiler is None:
         return
+    try:
+        data = _compiled(compiler)
+    except (OSError, subprocess.SubprocessError) as error:
+        _warn(compiler, error)
+        return
+    DiskCache("native").put(_key(), data)
+    if not _load(data):
+        _warn(compiler, OSError("the library cannot be loaded"))
+
+
+def _warn(compiler: list[str], error: Exception) -> None:
+    why = str(error)
+    if isinstance(error, subprocess.TimeoutExpired):
+        why = f"it took more than {_LIMIT} s"
+    elif isinstance(error, subprocess.CalledProcessError):
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        first = next((line for line in lines if "error" in line), "".join(lines[-1:]))
+        why = f"exit status {error.returncode}: {first[:200]}"
+    warnings.warn(
+        f"{' '.join(compiler[:2])} did not compile the loops of the PTX machine ({why}); NumPy code runs in their "
+        "place, several times slower. CC names another compiler; TILEMMA_NATIVE=0 uses none.",
+        NoCompiledLoops,
+        stacklevel=3,
+    )
+
+
+def _compiled(compiler: list[str]) -> bytes:
+    """The library as ``compiler`` makes it; raises what says that it does not."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "native.c", Path(folder) / "native.so"
         source.write_text(_text(), encoding="utf-8")
         command = [*compiler, *_FLAGS, "-o", str(target), str(source), "-lm"]
         caches = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
-        try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=_LIMIT, check=False, env={**os.environ, **caches}
-            )
-            data = target.read_bytes() if done.returncode == 0 else None
-        except (OSError, subprocess.SubprocessError):
-            return
-    if data is not None:
-        DiskCache("native").put(_key(), data)
-        _load(data)
+        subprocess.run(command, capture_output=True, timeout=_LIMIT, check=True, env={**os.environ, **caches})
+        return target.read_bytes()
 
 
 def _compiler() -> list[str] | None:
@@ -139,14 +165,15 @@ def lanes() -> Any:
     return None if library is None else library.run_lanes
 
 
-def _load(data: bytes) -> None:
+def _load(data: bytes) -> bool:
+    """Load the library; whether that is possible."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "native.so"
         path.write_bytes(data)
         try:
             library = ctypes.CDLL(str(path))
         except OSError:
-            return
+            return False
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     library.run_lanes.argtypes = (pointer, pointer, integer, ctypes.c_char_p)
     library.run_lanes.restype = integer
@@ -177,6 +204,7 @@ def _load(data: bytes) -> None:
 
     products.declare(library)
     _state.library = library
+    return True
 
 
 def _text() -> str:
