@@ -23,7 +23,7 @@ from tilemma.targets.cpu import lanes
 from tilemma.targets.cpu.expressions import INSTANCE, Diverged, Frame
 from tilemma.targets.cpu.faults import LaneDependent, NotInReference
 from tilemma.targets.cpu.steps import BREAK, CONTINUE, Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Siblings, Task, schedule
+from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Join, Rendezvous, Siblings, Task, run_cluster
 
 
 def body(c: Compiler, ops: t.Body, scope: Scope) -> Step:
@@ -101,10 +101,6 @@ def combinations(c: Compiler, op: t.Parallel) -> Callable[[Frame], Any]:
 
 def clusters(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
     """Clusters one after the other; their blocks as `blocks` has it."""
-    phases = {id(x) for b in op.body if isinstance(b, t.Parallel) for x in b.body}
-    for x in walk.walk(op.body):
-        if is_cluster_barrier(x) and id(x) not in phases:
-            raise NotInReference(x.span, what="a barrier of a cluster inside a loop, a branch or a level")
     indices = [c.slot("scalar", i.name) for i in op.indices]
     each, inner = combinations(c, op), body(c, op.body, replace(scope, level=op.level))
 
@@ -119,34 +115,36 @@ def clusters(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
 
 
 def blocks(c: Compiler, op: t.Parallel, scope: Scope) -> Step:
-    """Run the blocks one after the other, up to each barrier of their cluster; only blocks of a cluster can
-    communicate."""
+    """Run the blocks one after the other; only blocks of a cluster can communicate.
+
+    With barriers of their cluster, each runs up to the next barrier in turn, with shared memory of its own.
+    """
     indices = [c.slot("scalar", i.name) for i in op.indices]
     names = [i.name for i in op.indices]
     each = combinations(c, op)
-    phases = [body(c, ops, Scope(BLOCK)) for ops in _phases(op.body)]
+    inner = body(c, op.body, Scope(BLOCK))
+    meets = any(is_cluster_barrier(x) for x in walk.walk(op.body))
     launched = _launched(op)
 
     def started(f: Frame) -> Iterator[Frame]:
         host: Instance = f[INSTANCE]
         for number, combination in enumerate(each(f)):
             g = f.copy()
-            block = Block(host.block.pool, host.block.seed + number, launched)
+            block = Block({} if meets else host.block.pool, host.block.seed + number, launched)
             g[INSTANCE] = Instance(block, ALL_THREADS, None, tuple(zip(names, combination, strict=True)))
             for slot, value in zip(indices, combination, strict=True):
                 g[slot] = value
             yield g
 
     def run(f: Frame) -> None:
-        frames = started(f) if len(phases) == 1 else list(started(f))
-        for phase in phases:
-            for g in frames:
-                if phase.blocking:
-                    schedule(g[INSTANCE].block, Task(g[INSTANCE], phase.run(g)))
-                else:
-                    phase.run(g)
-                if phase is phases[-1]:
-                    g[INSTANCE].block.finish()
+        each_alone = ([g] for g in started(f))
+        for together in [list(started(f))] if meets else each_alone:
+            if inner.blocking:
+                run_cluster([Task(g[INSTANCE], inner.run(g)) for g in together])
+            else:
+                inner.run(together[0])
+            for g in together:
+                g[INSTANCE].block.finish()
 
     return Step(run)
 
@@ -159,18 +157,9 @@ def _launched(block: t.Parallel) -> int:
 
 
 def is_cluster_barrier(op: t.Op) -> bool:
+    if isinstance(op, t.Barrier):
+        return op.cluster
     return isinstance(op, t.Sync) and op.what == "barrier" and op.level is not None and op.level.kind == "cluster"
-
-
-def _phases(ops: t.Body) -> list[t.Body]:
-    """What a block does between the barriers of its cluster."""
-    found: list[list[t.Op]] = [[]]
-    for op in ops:
-        if is_cluster_barrier(op):
-            found.append([])
-        else:
-            found[-1].append(op)
-    return [tuple(x) for x in found]
 
 
 ALL_THREADS = (0, 1 << 20)

@@ -27,7 +27,7 @@ from tilemma.targets.cpu.control_slice import Iteration, SiblingBarrier, Subscri
 from tilemma.targets.cpu.expressions import INSTANCE, Frame
 from tilemma.targets.cpu.registers import Threads
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Rendezvous, Task, schedule
+from tilemma.targets.cpu.tasks import Block, Coroutine, Instance, Rendezvous, Task, run_cluster
 
 # Loop iterations in all simulations of a kernel together; one takes about 15 us.
 ITERATIONS = 2000
@@ -219,7 +219,7 @@ class _Simulator:
         f[INSTANCE] = instance = Instance(block, control.ALL_THREADS)
         self.iterations.taken.clear()
         if self.body.blocking:
-            schedule(block, Task(instance, self.body.run(f)))
+            run_cluster([Task(instance, self.body.run(f))])
         else:
             self.body.run(f)
         for ring, span in block.rings:

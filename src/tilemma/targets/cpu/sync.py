@@ -15,9 +15,18 @@ from tilemma.ir.types import BLOCK, EventRef, Level
 from tilemma.records import record
 from tilemma.targets.cpu.control import inferred_level
 from tilemma.targets.cpu.expressions import INSTANCE, MASK, Evaluate, Frame
-from tilemma.targets.cpu.faults import EventCount
+from tilemma.targets.cpu.faults import EventCount, NotInReference
 from tilemma.targets.cpu.steps import Compiler, Scope, Step
-from tilemma.targets.cpu.tasks import Arrival, Block, Coroutine, Instance, Rendezvous, Ring, Transfer
+from tilemma.targets.cpu.tasks import (
+    Arrival,
+    Block,
+    ClusterBarrier,
+    Coroutine,
+    Instance,
+    Rendezvous,
+    Ring,
+    Transfer,
+)
 
 Path = tuple["t.Op | Otherwise", ...]
 Located = Callable[[Frame], tuple[Ring, int, int | None]]
@@ -292,11 +301,15 @@ def swap_futures(c: Compiler, op: t.SwapFutures, scope: Scope) -> Step:
 
 
 def sync(c: Compiler, op: t.Sync, scope: Scope) -> Step:
-    """A barrier among siblings.  Within one instance the threads run in lockstep here, and fences order nothing
-    more."""
+    """A barrier among siblings, or of a cluster.  Within one instance the threads run in lockstep here, and fences
+    order nothing more."""
+    if op.what == "barrier" and op.level is not None and op.level.kind == "cluster":
+        if scope.lanes:
+            raise NotInReference(op.span, what="a barrier of a cluster inside `: thread`")
+        return Step(lambda f: _cluster_barrier(op), True)
     if op.what == "fence" or scope.siblings is None:
         return Step(lambda f: None)
-    if op.level is not None and op.level.kind not in ("block", "cluster"):
+    if op.level is not None and op.level.kind != "block":
         return Step(lambda f: None)
 
     def coroutine(f: Frame) -> Coroutine:
@@ -306,9 +319,17 @@ def sync(c: Compiler, op: t.Sync, scope: Scope) -> Step:
     return Step(coroutine, True)
 
 
+def _cluster_barrier(op: t.Sync | t.Barrier) -> Coroutine:
+    wait = ClusterBarrier()
+    wait.span = op.span
+    yield wait
+
+
 def barrier(c: Compiler, op: t.Barrier, scope: Scope) -> Step:
     """A decided barrier of more threads than one instance has: siblings with that many threads in sum
     synchronise."""
+    if op.cluster:
+        return Step(lambda f: _cluster_barrier(op), True)
     if scope.siblings is None:
         return Step(lambda f: None)
 

@@ -79,6 +79,18 @@ class Join(Wait):
         return "its inner instances"
 
 
+class ClusterBarrier(Wait):
+    """All threads of the cluster's blocks are at the barrier."""
+
+    passed = False
+
+    def ready(self) -> bool:
+        return self.passed
+
+    def describe(self) -> str:
+        return "the other blocks of its cluster"
+
+
 class Generation(Wait):
     """Generation ``number`` of one slot of an event has completed."""
 
@@ -425,9 +437,23 @@ class Task:
             self.done = True
 
 
-def schedule(block: Block, root: Task) -> None:
-    """Run ``root`` and the coroutines that it starts (`Block.tasks`) to the end."""
-    block.tasks.append(root)
+def run_cluster(roots: list[Task]) -> None:
+    """Run blocks, and the coroutines that they start (`Block.tasks`), to the end: each in turn, up to the next
+    barrier of their cluster."""
+    for root in roots:
+        root.instance.block.tasks.append(root)
+    while waiting := [root for root in roots if not _advance(root)]:
+        if len(waiting) < len(roots):
+            raise _deadlock(waiting[0].instance.block)
+        for root in waiting:
+            for task in root.instance.block.tasks:
+                if isinstance(task.waiting, ClusterBarrier):
+                    task.waiting.passed = True
+
+
+def _advance(root: Task) -> bool:
+    """Whether ``root`` has run to its end; False where all of the block is at a barrier of the cluster."""
+    block = root.instance.block
     while not root.done:
         progress = False
         for task in list(block.tasks):
@@ -435,8 +461,13 @@ def schedule(block: Block, root: Task) -> None:
                 task.step()
                 progress = True
         block.tasks = [t for t in block.tasks if not t.done]
-        if not progress and not _release(block) and not block.complete_one():
+        if progress:
+            continue
+        if all(isinstance(task.waiting, (Join, ClusterBarrier)) for task in block.tasks):
+            return False
+        if not _release(block) and not block.complete_one():
             raise _deadlock(block)
+    return True
 
 
 def _release(block: Block) -> bool:
