@@ -90,6 +90,6 @@ static int fragment_moved(Grid *g, const Frame *f, int64_t pc) {
   if (start >= WINDOW) start -= WINDOW;
   if (shared != t->is_load || (t->is_load && !reads_shared(g, f))) return 0;
   if (!(t->is_load ? load_made(w, t, start, step) : store_made(w, t, start, step))) return 0;
-  for (int64_t k = 0; k < t->each; k++) event_made(w, pc, w->first, now, w->first, 0);
+  for (int64_t k = 0; k < t->each; k++) event_made(w, pc, w->first, now, w->first);
   return 1;
 }
