@@ -25,7 +25,8 @@ class Slice(NamedTuple):
     """An operand: its contraction, the shared address of its first element, and the tile that it is part of.
 
     ``copy`` is the event of the tensor copy that wrote the tile, -1 if something else wrote it; ``swizzle`` is the
-    width of a row of the tile in bytes; ``more`` says that the tile's rows have columns of K behind the slice.
+    width of a row of the tile in bytes; ``more`` says that the tile's rows have columns of K behind the slice,
+    ``less`` that they have some before it.
     """
 
     contraction: Contraction
@@ -33,6 +34,7 @@ class Slice(NamedTuple):
     copy: int
     swizzle: int
     more: bool
+    less: bool
 
     def in_tile_of(self, other: Slice, *, same_group: bool) -> bool:
         """Whether both slices lie in one tile; ``same_group``: no tile can have been replaced between them."""
@@ -108,11 +110,14 @@ def check_step(w: Any, ins: Instruction, before: list[Product], k: int, here: Pr
         return [here]
 
     again = f"{k} columns of K are multiplied twice and the next {k} not at all"
+    first_again = f"{k} columns of K are multiplied twice and the {k} before them not at all"
     repeated = len(before) > 1 and last.a.step_from(before[-2].a) == (0, False)
     same_group = here.group == last.group
     if not (a.in_tile_of(last.a, same_group=same_group) and b.in_tile_of(last.b, same_group=same_group)):
         if repeated and last.a.more:
             return report("A", f"in the tile before, {again}")
+        if repeated and len(before) == 2 and (last.a.less or last.b.less):
+            return report("A", f"in the tile before, {first_again}")
         first = before[0]
         pairs = (a, first.a), (b, first.b)
         for name, one, two in (("A", *pairs), ("B", *pairs[::-1])):
@@ -140,6 +145,8 @@ def check_step(w: Any, ins: Instruction, before: list[Product], k: int, here: Pr
     earlier = last.a.along(before[-2].a) if len(before) > 1 else k
     if {earlier, a.along(last.a)} == {0, 2 * k}:
         return report("A", f"{since(last)}, {again}")
+    if len(before) == 2 and (earlier, a.along(last.a)) == (0, k) and (before[0].a.less or before[0].b.less):
+        return report("A", f"{since(before[0])}, {first_again}")
     return [*before[1 - _PRODUCTS :], here]
 
 

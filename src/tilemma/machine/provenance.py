@@ -107,11 +107,18 @@ def _fragment_origin(fragment: Any, held: list[Any], size: int) -> Any:
     return tile
 
 
-def check_mma(w: Any, ins: Any, a: Any, b: Any, bits: int) -> None:
-    """Check both operands of an mma.sync whose registers ldmatrix loaded."""
+def check_mma(w: Any, ins: Any, a: Any, b: Any, bits: int, chain: tuple[Any, Any]) -> None:
+    """Check both operands of an mma.sync whose registers ldmatrix loaded; ``chain``: the registers of the
+    accumulators before and after it."""
     if bits < 8 or bits > 32:
         return
-    _agree(w, ins, [_check_fragment(w, ins, letter, f, bits // 8) for letter, f in (("A", a), ("B", b))])
+    found = [_check_fragment(w, ins, letter, f, bits // 8) for letter, f in (("A", a), ("B", b))]
+    _agree(w, ins, found)
+    before = w.products.pop(chain[0], None)
+    if found[0] is not None and found[1] is not None:
+        if before is not None:
+            _both_go_on(w, ins, found, before)
+        w.products[chain[1]] = ins.line, found
 
 
 def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> Contraction | None:
@@ -411,6 +418,30 @@ def _agree(w: Any, ins: Any, operands: list[Contraction | None]) -> None:
         at = int(np.flatnonzero(steps_a != steps_b)[0])
         what = f"from column 0 to column {at}, A's index grows by {int(steps_a[at])}, B's by {int(steps_b[at])}"
         say(w, ins, "B", b.allocation, what)
+
+
+def _both_go_on(w: Any, ins: Any, now: list[Contraction | None], before: tuple[int, Any]) -> None:
+    """Of two products, one after the other on the same accumulators, the second may not multiply the same columns
+    of one operand with the next ones of the other."""
+    line, then = before
+    steps = []
+    for mine, theirs in zip(now, then, strict=True):
+        if mine is None or mine.allocation is not theirs.allocation or mine.axis != theirs.axis:
+            return
+        if mine.first is None or theirs.first is None or len(mine.index) < 2:
+            return
+        step = [a - b for a, b in zip(mine.first, theirs.first, strict=True)]
+        along = step.pop(mine.axis)
+        if any(step) or mine.steps != theirs.steps or mine.rows != theirs.rows:
+            return
+        steps.append((along, len(mine.index) * int(mine.index[1] - mine.index[0])))
+    (a, of_a), (b, of_b) = steps
+    if (a == 0 and abs(b) == of_b) or (b == 0 and abs(a) == of_a):
+        since = f"since the product of PTX line {line} on the same accumulators"
+        what = f"{since}, A has gone {a} columns of K further, and B {b}"
+        letter, operand = ("A", now[0]) if a == 0 else ("B", now[1])
+        assert operand is not None
+        say(w, ins, letter, operand.allocation, what)
 
 
 def _report(w: Any, ins: Any, letter: str, allocation: Allocation, axis: int, index: Any, known: Any) -> None:

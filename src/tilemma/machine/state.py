@@ -244,6 +244,8 @@ class Warp:
         self.origins: dict[int, npt.NDArray[np.int64]] = {}
         # Operands of mma.sync that were found regular: the origins of their registers then, and their contraction.
         self.regular_tiles: dict[Any, Any] = {}
+        # The last product on accumulators, by their registers: its PTX line and its operands.
+        self.products: dict[Any, Any] = {}
         self.bulk: dict[int, Any] = {}
         self.local: npt.NDArray[np.uint8] | None = None
         # Strong accesses: clocks of relaxed reads, which a later fence acquires; clocks that a fence released.

@@ -177,6 +177,7 @@ WRONG: list[Any] = [
     lambda: tm.machine.triton(sums)[1](random(9), random(9), 9, BLOCK=17),
     lambda: tm.machine.triton(sums)[1](random(9), random(9), 9, BLOCK=16, warps=3),
     lambda: tm.machine.triton(tuned, config=2)[1](random(9), random(9), 9),
+    lambda: tm.machine.triton(sums, config=0)[1](random(9), random(9), 9, BLOCK=16),
     lambda: tm.machine.triton(tuned)[1](random(9), random(9), 9, BLOCK=16),
 ]
 

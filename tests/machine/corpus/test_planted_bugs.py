@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,18 @@ PLANTED = {
     ),
     "registers of A swapped": (ONE_STAGE, *SWAPPED_A, "operand-layout"),
     "registers of B swapped": (ONE_STAGE, *SWAPPED_B, "operand-layout"),
+    "columns of A read twice": (
+        "triton_matmul_nt_f16_sm80_1-matmul_nt",
+        r"(ldmatrix\S+ \{[^}]*\}, )\[%r43\]",
+        r"\1[%r41]",
+        "operand-layout",
+    ),
+    "columns of B read twice": (
+        "triton_matmul_f16_sm80_1-matmul",
+        r"(ldmatrix\S+ \{[^}]*\}, )\[%r46\]",
+        r"\1[%r48]",
+        "operand-layout",
+    ),
     "descriptor in the next tile": (
         "tilelang_split_k_sm_90a-main_kernel",
         r"(wgmma\.mma_async[^;]*?\}, *)(%rd\d+)([^;]*;)",
@@ -303,7 +316,21 @@ def test_a_wrong_step_of_a_descriptor_is_named(name: str, operands: str, step: i
     """The second wgmma of a tile takes slices of other columns than the ones that are due."""
     case = KERNELS[name]
     ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
-    found = list(re.finditer(WGMMA, ptx))[1]
+    moved_descriptor(case, ptx, list(re.finditer(WGMMA, ptx))[1], operands, step)
+
+
+@pytest.mark.parametrize(
+    "name", ["triton_matmul_nt_f16_sm90_3-matmul_nt", "tilelang_matmul_bf16_nt_sm_90a-main_kernel"]
+)
+def test_a_first_slice_that_is_left_out_is_named(name: str) -> None:
+    """The first wgmma of a tile takes the slices of the second one."""
+    case = KERNELS[name]
+    ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
+    moved_descriptor(case, ptx, re.search(WGMMA, ptx), "AB", 2)
+
+
+def moved_descriptor(case: Any, ptx: str, found: Any, operands: str, step: int) -> None:
+    """The wgmma ``found``, with ``step`` added to descriptors, is reported."""
     before, a, comma, b, rest = found.groups()
     moved = [f"%off_{x}" if x in operands else d for x, d in (("A", a), ("B", b))]
     adds = [f"add.s64 %off_{x}, {d}, {step};" for x, d in (("A", a), ("B", b)) if x in operands]

@@ -175,7 +175,15 @@ def _unwrapped(
             )
         else:
             refuse(f"the kernel is {described(kernel)}", "a function decorated with `@triton.jit`", "decorate it")
+        if hasattr(kernel, "configs"):
+            config = None
         kernel = kernel.fn
+    if config is not None:
+        refuse(
+            f"`config` is {described(config)} for a kernel without configurations",
+            "a kernel decorated with `@triton.autotune`",
+            "drop `config`, and pass its values as arguments",
+        )
     return kernel, kwargs
 
 

@@ -299,7 +299,8 @@ class Multiply:
         """Check the origins of the operands."""
         w.cta.machine.note_work(w, "mma", self.ins.line)
         if provenance.wanted(w, self.ins):
-            provenance.check_mma(w, self.ins, self.a, self.b, self.bits)
+            chain = self.c.key, self.out.key
+            provenance.check_mma(w, self.ins, self.a, self.b, self.bits, chain)
         elif w.cta.shared.origin is not None:
             w.cta.machine.looked[self.step] = 1
 

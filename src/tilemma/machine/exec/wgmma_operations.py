@@ -504,4 +504,4 @@ def _slice(x: Operand, contraction: provenance.Contraction | None, copy: int) ->
     """An operand as a slice of its tile, where its origin is known."""
     if contraction is None or contraction.first is None:
         return None
-    return accumulation.Slice(contraction, x.first, copy, x.swizzle, x.more)
+    return accumulation.Slice(contraction, x.first, copy, x.swizzle, x.more, x.less)

@@ -27,7 +27,8 @@ class Operand:
     """An operand in shared memory: its ``letter`` and descriptor ``raw``, and its tile, moved by ``delta`` bytes.
 
     ``first`` is the address of its first element, ``swizzle`` the descriptor's in bytes; ``problems`` say why the
-    descriptor is not admissible; ``more``: the swizzled rows have columns of K behind it.
+    descriptor is not admissible; ``more`` and ``less``: the swizzled rows have columns of K behind it, and
+    before it.
     """
 
     letter: str
@@ -38,6 +39,7 @@ class Operand:
     swizzle: int
     problems: tuple[str, ...]
     more: bool
+    less: bool
 
     @staticmethod
     def of(letter: str, raw: int, extent: tuple[int, int, int], bits: int, major: Any, limit: int) -> Operand:
@@ -46,9 +48,9 @@ class Operand:
         tile, delta = tile_of(raw, rows, k, bits, major)
         fields, first = descriptors.decode(raw), tile.first + delta
         problems = tuple(descriptors.problems(fields, rows, k, bits, major, limit))
-        end = first % max(1, fields.swizzle) + width
-        more = major == "K" and end < fields.swizzle
-        return Operand(letter, raw, tile, delta, first, fields.swizzle, problems, more)
+        start = first % max(1, fields.swizzle)
+        more, less = major == "K" and start + width < fields.swizzle, major == "K" and start >= width
+        return Operand(letter, raw, tile, delta, first, fields.swizzle, problems, more, less)
 
 
 _tiles: dict[Any, Tile] = {}
