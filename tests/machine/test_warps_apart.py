@@ -185,6 +185,14 @@ def test_a_lock_in_front_of_a_barrier_of_whole_warps() -> None:
     assert "lanes" in hazard.render() and "bar.sync" in hazard.render()
 
 
+@pytest.mark.parametrize("lanes", [16, 40])
+@pytest.mark.parametrize("clock", ["", "mov.u32 %r8, %clock;"])
+def test_a_barrier_in_a_divergent_branch(lanes: int, clock: str) -> None:
+    body = f"{clock} mov.u32 %r9, 0; setp.ge.u32 %p0, %r1, {lanes}; @%p0 bra SKIP; bar.sync 0;\nSKIP:"
+    verdict, _ = check(body, block=64)
+    assert "aligned-under-divergence" in {h.code for h in verdict.hazards}
+
+
 def test_lanes_that_wait_long_for_others_in_a_program_with_a_clock() -> None:
     body = """mov.u32 %r5, %clock; mov.u32 %r6, 0; setp.ne.u32 %p3, %r1, 7; @%p3 bra NEXT;
 LONG: ld.volatile.global.u32 %r7, [%x]; add.u32 %r6, %r6, 1; setp.lt.u32 %p4, %r6, 9000; @%p4 bra LONG;

@@ -18,7 +18,7 @@ from tilemma.errors import (
 from tilemma.launch import Launch
 from tilemma.machine import binding, call, decoded, placement
 from tilemma.machine.arguments import refuse
-from tilemma.machine.catalogue import UninitialisedShared
+from tilemma.machine.catalogue import Deadlock, UninitialisedShared
 from tilemma.machine.coverage import Coverage, executed_lines
 from tilemma.machine.hazards import HazardError, PerformanceNote
 from tilemma.machine.native import library
@@ -241,7 +241,7 @@ class Job:
         wait for good is repeated with a program in which they go on where they may (`Program.apart`).
         """
         report, error = self._once(**options)
-        if report.held and not self.program.apart:
+        if report.held and not self.program.apart and all(isinstance(h, Deadlock) for h in report.hazards):
             self.program = decode_program(
                 self.module, self.entry, self.arch, unwritten=self.program.unwritten, apart=True
             )
