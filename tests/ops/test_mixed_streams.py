@@ -98,3 +98,14 @@ def test_tiles_in_turns_compile_for_their_rows(rows: int) -> None:
     except ToolError as e:
         pytest.skip(e.message)
     assert all(x.spills_loads == 0 for x in cubin.entries)
+
+
+@pytest.mark.parametrize(
+    "rows, n, bits, streams, turns",
+    [(16, 8192, 4, True, True), (64, 8192, 4, True, True), (8, 4096, 4, True, True), (8, 8192, 4, True, False),
+     (16, 8192, 4, False, False), (16, 8192, 8, True, False), (16, 14336, 4, True, False)],
+)  # fmt: skip
+def test_where_slices_work_in_turns(rows: int, n: int, bits: int, streams: bool, turns: bool) -> None:
+    """Where TMA copies 4-bit weights and each block has one tile; not where the memory limits the fewest rows."""
+    s = mixed_plan.MixedShape(1, rows, n, 8192, bits, 128, True)
+    assert bool(mixed_plan.tile(s, Hardware(), on_cpu=False, streams=streams).stages) == turns
