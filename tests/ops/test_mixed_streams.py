@@ -102,7 +102,7 @@ def test_tiles_in_turns_compile_for_their_rows(rows: int) -> None:
 
 @pytest.mark.parametrize(
     "rows, n, bits, streams, turns",
-    [(16, 8192, 4, True, True), (64, 8192, 4, True, True), (8, 4096, 4, True, True), (8, 8192, 4, True, False),
+    [(16, 8192, 4, True, True), (64, 8192, 4, True, True), (8, 6144, 4, True, True), (8, 8192, 4, True, False),
      (16, 8192, 4, False, False), (16, 8192, 8, True, False), (16, 14336, 4, True, False)],
 )  # fmt: skip
 def test_where_slices_work_in_turns(rows: int, n: int, bits: int, streams: bool, turns: bool) -> None:
