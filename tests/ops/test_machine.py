@@ -129,6 +129,26 @@ def test_split_swapped_packed_and_clustered(name: str) -> None:
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
+# (rows, rows that are loaded, the blocks that share them, warpgroups, the parts of K).
+WAVES = ((5, 8, 1, 1, 1), (70, 72, 1, 2, 1), (97, 112, 2, 2, 2), (129, 160, 4, 3, 1), (250, 256, 1, 2, 1))
+
+
+@pytest.mark.parametrize("rows, loaded, beside, groups, split", WAVES)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_rows_that_a_tile_has_too_many_are_not_loaded(
+    rows: int, loaded: int, beside: int, groups: int, split: int, persistent: bool
+) -> None:
+    """They are zero in every slot of the ring, for all tiles of a block."""
+    tile, store = (-(-rows // 64) * 64, 40, 64), "tma" if split == 1 else "direct"
+    grid = 1 if persistent else 8
+    plan = Plan(
+        "pipelined", tile, groups, 2, grid=grid, split=split, store=store, cluster=(1, beside), by_hand=True,
+        loaded=loaded if loaded < tile[0] else 0,
+    )  # fmt: skip
+    how = {"bias": True, "activation": "relu"}
+    assert multiply(plan, (rows, 48 * beside, 264 * split), 0, how, arch="sm_90a", seed=rows) <= 1
+
+
 @pytest.mark.parametrize("rows", [1, 2, 8])
 def test_two_arrays_are_packed_by_one_kernel(rows: int) -> None:
     """Rows of odd lengths, and of odd numbers; the rest of the longer rows becomes 0."""
@@ -155,7 +175,8 @@ def choosable() -> list[Plan]:
         plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
         plan = replace(plan, raster=1 if plan.back else plan.raster)
         split = plan.split > 1
-        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back, plan.by_hand
+        kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back
+        kind += plan.by_hand, plan.loaded
         found.setdefault(kind, plan)
     return list(found.values())
 
@@ -163,6 +184,7 @@ def choosable() -> list[Plan]:
 def small(plan: Plan) -> tuple[int, int, int]:
     """A shape with ragged edges, more tiles than blocks, and three steps for each part."""
     m, n = plan.tile[0] * plan.cluster[0] + 8, plan.tile[1] + 8
+    m = plan.loaded - 3 if plan.loaded else m
     k = 3 * plan.split * plan.tile[2] - 8
     return (n, m, k) if plan.swap else (m, n, k)
 
@@ -171,7 +193,7 @@ def small(plan: Plan) -> tuple[int, int, int]:
 @pytest.mark.parametrize("plan", choosable(), ids=str)
 def test_schedules(plan: Plan) -> None:
     for seed in range(20):
-        layout = seed % 4 if plan.tile[1] % 64 == 0 and plan.kernel == "pipelined" else 0
+        layout = seed % 4 if plan.tile[1] % 64 == 0 and plan.kernel == "pipelined" and not plan.loaded else 0
         # Every other time there are as many blocks as tasks.
         enough = replace(plan, grid=plan.grid and 64) if seed % 8 >= 4 else plan
         assert multiply(enough, small(plan), layout, {}, arch="sm_90a", seed=seed) <= 1

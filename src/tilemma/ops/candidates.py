@@ -43,6 +43,12 @@ WIDEST, NARROWEST_BALANCED, BALANCED_ROUNDS, MOST_ROUNDS = 256, 72, 3, 10
 FEW_ROWS = 256
 # Columns of a tile that has a half or a third of all of them.
 NARROWEST_PART = 40
+# Stages, at least, of products of few rows in which every SM has so many tasks; the tasks of each SM, the blocks
+# that share the rows, and the parts of K.
+LEAST_WAVE_RING = 3
+# Rows of zeros that are copied to those of a ring's slots that are not loaded.
+ZEROS = 8
+WAVES = ((1, 1, 1), (1, 2, 1), (4, 1, 1), (2, 1, 2), (2, 1, 3))
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
@@ -168,6 +174,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # parts of sectors: 433x962x318 took 1.09 times as long, 3713x2011x521 1.75 times.
         by_copy = size == 2 and not (by_tma or swap or p.grouped or p.promote) and p.out.strides[2] == 1
         turned = swap and _turns(p)
+        if not (swap or ways[0] or p.grouped or p.promote or len(problem.outer) != 1):
+            yield from _waves(p, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
         for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms))):
             tile = tile_for(problem, wide)
@@ -201,6 +209,37 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:
                             yield replace(found, by_hand=hand or bool(pack), pack=pack)
+
+
+def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
+    """The plans for few rows in which every SM has one or two tasks: tiles of all rows, as wide as that takes.
+
+    Rows of a tile that the operand does not have are not loaded: TMA would take its time to fill them.
+    """
+    (m, n, k), size = p.shape, p.out.dtype.bytes
+    by_tma = size == 2 and n * size % 16 == 0 and aligned(p.out)
+    if not by_tma or p.batch != 1 or m > FEW_ROWS or "column" in (p.lhs_major, p.rhs_major):
+        return
+    rows = 64 * cdiv(m, 64)
+    groups = min(rows // 64, 3) if rows < FEW_ROWS else 2
+    for beside, waves, split in WAVES:
+        resident = on.resident(beside)
+        columns = 8 * cdiv(cdiv(n * split, waves * resident), 8)
+        for depth in (128, 64):
+            wide = rows, columns, depth
+            tile = tile_for(p, wide)
+            store = "tma" if split == 1 else "direct"
+            zeros = ZEROS * tile[2] * p.lhs.dtype.bytes
+            stages = _stages(p, tile, groups, store, replace(on, shared=on.shared - zeros))
+            if not NARROWEST_PART <= columns <= WIDEST or n <= columns * (beside - 1) or stages < LEAST_WAVE_RING:
+                continue
+            if cdiv(k, tile[2]) < 4 * split or not fits_registers(p, wide, groups, store, split):
+                continue
+            loaded = 8 * beside * cdiv(m, 8 * beside)
+            yield Plan(
+                "pipelined", tile, groups, stages, RASTER, resident // beside, split, store,
+                cluster=(1, beside), by_hand=True, loaded=loaded if loaded < rows and tile[2] <= LINE else 0,
+            )  # fmt: skip
 
 
 def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware) -> int:

@@ -105,7 +105,7 @@ def matmul_by_hand(
     BIAS="N", OUT="B", OUT0="M", OUT1="N",
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
-    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma",
+    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma", LOADED=0,
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
@@ -150,7 +150,9 @@ def matmul_by_hand(
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
         left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows") if RING_LHS else None
         right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns") if RING_RHS else None
-        a = Operand(lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s)
+        a = Operand(
+            lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s, loaded=LOADED
+        )
         b = Operand(
             rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED
         )
@@ -336,6 +338,16 @@ def matmul_by_hand(
                     trigger(empty[used.slot])
                     used.advance()
 
+        def clear_rest() -> None:
+            """The rows of lhs that are not loaded, which the last warpgroup multiplies, are zero."""
+            zeros, each = shared(TL, 8, TILE_K), 128 // TILE_K
+            for lane in parallel(128, level="thread"):
+                for i in range(8 // each):
+                    zeros[i * each + lane // TILE_K, lane % TILE_K] = 0.0
+            for stage in range(STAGES):
+                for i in foreach((TILE_M - LOADED) // 8):
+                    dma.copy(zeros, lhs_s[stage].subspan(8, TILE_K).at(LOADED // 8 + i, 0))
+
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = PipelineState(var(0), STAGES)
@@ -348,10 +360,12 @@ def matmul_by_hand(
                         load_tile(tasks.task(t), filled, iterates_backward(t))
             # The compiler cannot know that two warpgroups store to different places where tiles start at any row,
             # or are found by a division.  As one role they would wait for each other after every tile.
-            apart = GROUPED or STORE == "copy"
+            apart = GROUPED or STORE == "copy" or LOADED
             for some, part in ((wg == x + 1, x) for x in range(GROUPS)) if apart else ((wg >= 1, wg - 1),):
                 with inthreads(some, async_=True):
                     used = PipelineState(var(0), STAGES)
+                    if LOADED and part == GROUPS - 1:
+                        clear_rest()
                     if GROUPED:
                         halve = partial(compute_half, part) if HALVES else None
                         groups.visit(first, pace, partial(compute_group, part), halve)

@@ -44,7 +44,8 @@ class Plan:
     copied to aligned memory.  ``cluster`` blocks (along M,
     along N) take neighbouring tiles; each loads a part of a shared tile for all of them, or without ``share`` they
     only run at the same time.  ``back``: groups of tiles and K are traversed in alternating directions, in rounds
-    of equal numbers of tiles.
+    of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded, all that there are (0: the
+    whole tile).
     """
 
     kernel: str
@@ -62,6 +63,7 @@ class Plan:
     back: bool = False
     by_hand: bool = False
     slots: int = 0
+    loaded: int = 0
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Plan:
         if self.kernel == "pipelined":
             values |= {"GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
         if self.by_hand:
-            values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back}
+            values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
@@ -96,6 +98,7 @@ class Plan:
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += ["not shared"] * (not self.share)
         parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
+        parts += [f"{self.loaded} rows loaded"] * bool(self.loaded)
         parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
@@ -224,6 +227,15 @@ ROOM = 0.85
 RESIDENT, REQUEST = 0.92, 5.6e-12
 RESIDENT_TILE, RESIDENT_GROUP, RESIDENT_COLUMN = 4e-07, 2e-07, 3.3e-09
 RESIDENT_LATENCY, RESIDENT_LOAD = 1.2e-06, 0.9
+# Tiles of all of so few rows, of weights of so many bytes: the rate of memory over that of other tiles; bytes a
+# second that an SM reads from the L2 cache; what the shorter of both transfers adds to the other; the share of the
+# second by how many blocks share the rows.
+MOST_ALONE, LEAST_ALONE, ALONE, NEAR, BESIDE = 256, 8e6, 1.06, 108e9, 0.22
+NEAR_SHARED = {1: 1.0, 2: 1.2, 4: 0.75}
+# The cost of a launch of these, and of one of clusters; measured over predicted time by rows of a tile, whole or
+# of a part of K, and of few rows of small weights in three or four tiles.
+AGAIN, MOST_AGAIN = 1.15, 256
+START_ALONE, CLUSTER_ALONE, BY_ROWS = 7e-07, 3e-07, {192: (0.95, 0.9), 256: (0.92, 0.76)}
 # A line of the L2 cache, which answers for one at a time.
 LINE = 128
 # K is by far the longest extent: so many times the others.
@@ -327,10 +339,16 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     rounds = max(1, cdiv(tasks, on.sms))
     # Two SMs share a path to the L2 cache, which one alone does not fill.
     each = max(LONE * rounds, cdiv(2 * tasks, on.sms) / 2) * steps * depth * size / LINE * 1e-9
-    zeros = (rows - high) * (1 + (tiles_m - 1) / rounds) * math.sqrt(min(1.0, tiles_n / on.sms))
+    held = plan.loaded or rows
+    zeros = (held - high) * (1 + (tiles_m - 1) / rounds) * math.sqrt(min(1.0, tiles_n / on.sms))
     zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
     lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
     each *= lines * (1 + SHALLOW * max(0, FEW - plan.stages))
+    if _alone(p, plan):
+        # What comes from memory and what comes from the L2 cache get in each other's way.
+        far = moved / (on.memory * ALONE * saturated)
+        near = NEAR_SHARED.get(plan.cluster[1], 1.0) * tasks / working * held * steps * depth * size / NEAR
+        return max(max(far, near) + BESIDE * min(far, near), each)
     uneven = rounds * on.sms / tasks - 1 if rounds > 1 and plan.split == 1 else 0.0
     return max(moved / (on.memory * saturated), each) * (1 + UNEVEN * uneven)
 
@@ -346,6 +364,15 @@ def _requests(p: Problem) -> float:
     m, n, k = p.shape
     row, stored = k * p.lhs.dtype.bytes, n * p.out.dtype.bytes
     return of_rows(m + n, row, row) + of_rows(m, stored, stored)
+
+
+def _alone(p: Problem, plan: Plan) -> bool:
+    """Whether a block of a few rows has all of them: the blocks read the same rows, and each its own weights."""
+    m, n, k = p.shape
+    large = n * k * p.lhs.dtype.bytes > LEAST_ALONE and k < LONG * n
+    streams = plan.kernel == "pipelined" and plan.by_hand and plan.share and not p.grouped
+    held, unit = plan.loaded or plan.tile[0], 8 * plan.cluster[1]
+    return streams and large and m <= min(held, MOST_ALONE) and held - m < unit
 
 
 def _parts(p: Problem, plan: Plan) -> float:
@@ -440,10 +467,17 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     seconds *= _parts(p, plan)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
-    if shares and not plan.back:
+    alone = _alone(p, plan)
+    if alone:
+        seconds *= BY_ROWS.get(rows, (1.0, 1.0))[plan.split > 1]
+    elif not plan.swap and batch == 1 and 2 * rows < m <= MOST_AGAIN and n * k * p.lhs.dtype.bytes < CACHE:
+        seconds *= AGAIN
+    if shares and not (alone or plan.back):
         lines = not across and p.batch == 1 and plan.store == "tma"
         seconds *= 1 + (SHARING_PROMOTED if p.promote else SHARING_LINES if lines else SHARING)
-    seconds += (LAUNCH + (CLUSTER_OF_LINES if across else CLUSTER) * shares) * len(p.outer)
+    seconds += START_ALONE * alone
+    cluster = CLUSTER_ALONE if alone else CLUSTER_OF_LINES if across else CLUSTER
+    seconds += (LAUNCH + cluster * shares) * len(p.outer)
     if plan.split > 1:
         seconds += ADD + 2.0 * plan.split * batch * m * n * 4 / ADD_RATE
         # Sums of a result that is contiguous along neither axis are stored one by one.

@@ -43,7 +43,9 @@ class Operand:
     ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
     ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.  ``pieces``: the
-    tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more rows.
+    tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more rows.  ``loaded``, if not 0:
+    the array has no more rows than this, a multiple of 8 for each block that shares the tile; the tile's further
+    rows are not loaded.
     """
 
     array: Any
@@ -57,6 +59,7 @@ class Operand:
     scales: Any
     pieces: int = 1
     narrow: bool = False
+    loaded: int = 0
 
     def issue_load(
         self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None, piece: int = 0
@@ -72,7 +75,10 @@ class Operand:
             room = room.subspan(rows, self.depth).at(piece, 0)
         elif self.narrow:
             room = room.subspan(*((rows, self.depth) if self.major == "row" else (self.depth, rows))).at(0, 0)
-        if self.major == "row" and begin is not None:
+        if self.loaded:
+            room = room.subspan(self.loaded, self.depth).at(0, 0)
+            there = self.array.subspan(1, self.loaded, self.depth).at(batch, 0, k).sqz()
+        elif self.major == "row" and begin is not None:
             there = self.array.view(1, rows, self.depth).from_(batch, start, k * self.depth).sqz()
         elif self.major == "row":
             there = self.array.subspan(1, rows, self.depth).at(batch, tile * self.pieces + piece, k).sqz()
