@@ -296,7 +296,12 @@ class OperandLayout(HazardError):
     found = "operand {operand} as the instruction reads it is no tile of `{array}`: {what}"
     expected = "row r and column k of the operand come from one row and one column of the tensor"
     fix = "make the layout that wrote the tile (swizzle, strides, box) the one that the instruction reads"
-    why = "The elements are all there but in other places; constant or symmetric test data hides it."
+    why = (
+        "The elements are all there but in other places; constant or symmetric test data hides it. Not found: a "
+        "whole tile that is read in place of another one of the same array (rows read twice, the columns of an "
+        "earlier stage, both operands further along K). Valid programs do the same: row numbers modulo M repeat rows "
+        "at the edge, and shifted products pair any columns. A comparison of results (`--expect`) finds these."
+    )
 
 
 class WgmmaNotUniform(HazardError):
