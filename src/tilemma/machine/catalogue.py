@@ -299,8 +299,8 @@ class OperandLayout(HazardError):
     why = (
         "The elements are all there but in other places; constant or symmetric test data hides it. Not found: a "
         "whole tile that is read in place of another one of the same array (rows read twice, the columns of an "
-        "earlier stage, both operands further along K). Valid programs do the same: row numbers modulo M repeat rows "
-        "at the edge, and shifted products pair any columns. A comparison of results (`--expect`) finds these."
+        "earlier stage, both operands further along K). Valid programs do the same: row numbers modulo M repeat "
+        "rows at the edge, shifted products pair any columns. A comparison of results (`--expect`) finds these."
     )
 
 
