@@ -21,9 +21,9 @@ import numpy as np
 
 from tilemma.ir import tile as t
 from tilemma.ir.effects import rotated
-from tilemma.ir.expr import Binary, Expr, Index, Var, value_of
+from tilemma.ir.expr import Var
 from tilemma.ir.expr import walk as parts
-from tilemma.ir.ranges import Known, enters, wraps
+from tilemma.ir.ranges import Known, enters
 from tilemma.ir.types import Space
 from tilemma.ir.walk import trip_count
 from tilemma.passes.rotations import Rotations
@@ -32,7 +32,15 @@ from tilemma.records import record
 from tilemma.targets.ptx.passes import ordering
 from tilemma.targets.ptx.passes.accesses import Accesses
 from tilemma.targets.ptx.passes.aliasing import Access, loop_name
-from tilemma.targets.ptx.passes.pending import SYNCHRONISING, Key, Pending, State, StateInterner, synchronise
+from tilemma.targets.ptx.passes.pending import (
+    SYNCHRONISING,
+    Key,
+    Pending,
+    State,
+    StateInterner,
+    skipping,
+    synchronise,
+)
 
 
 @record(slots=False)
@@ -318,7 +326,7 @@ class Walk:
         count = trip_count(node.op) if isinstance(node.op, t.For) else None
         out = ends[-1:] if count is not None and count >= len(ends) else ends
         entered = count or self._is_entered(node.op)
-        return self._joined([*out, *left, *([] if entered else [_skipping(node, state)])])
+        return self._joined([*out, *left, *([] if entered else [skipping(node, state)])])
 
     def _is_entered(self, loop: t.Op) -> bool:
         known = self._known_sizes
@@ -488,38 +496,6 @@ def _same_slot(pending: Pending, y: Access) -> bool:
 
 def _carried(p: Pending, name: str, loop: Node) -> Pending:
     return p.carry(name) if name not in p.carried and loop in p.access.around else p
-
-
-def _skipping(node: Node, state: State) -> State:
-    """The state behind a loop that runs no iteration.
-
-    A loop up to the index of an enclosing one, or to a multiple of it, runs in each but the first iteration of
-    that: no access of an earlier iteration gets past it.
-    """
-    op = node.op
-    stop = _multiplied(op.stop) if isinstance(op, t.For) else None
-    around = next((n for n in node.ancestors() if isinstance(n.op, t.For) and n.op.index.name == stop), None)
-    if around is None or not isinstance(op, t.For) or not isinstance(around.op, t.For):
-        return state
-    start, first, step = value_of(op.start), value_of(around.op.start), value_of(around.op.step)
-    if start is None or first is None or first < max(start, 0) or (step or 0) < 1:
-        return state
-
-    def outermost(p: Pending) -> Node | None:
-        loops = (n for n in p.access.node.ancestors() if isinstance(n.op, (t.For, t.While)))
-        return next((n for n in reversed(list(loops)) if loop_name(n) in p.carried), None)
-
-    return {key: p for key, p in state.items() if outermost(p) is not around}
-
-
-def _multiplied(e: Expr) -> str | None:
-    """The name of the index of which ``e`` is a positive multiple."""
-    if isinstance(e, Binary) and e.op == "mul" and not wraps(e):
-        for a, b in ((e.a, e.b), (e.b, e.a)):
-            if (value_of(b) or 0) > 0:
-                e = a
-                break
-    return e.name if isinstance(e, Index) else None
 
 
 def _one_newer(p: Pending, store: Node) -> Pending:

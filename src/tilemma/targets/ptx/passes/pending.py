@@ -8,10 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tilemma.ir.tile import Barrier, BulkWait, CopyCommit, CopyWait, MmaCommit, MmaWait, ProxyFence
+from tilemma.ir.expr import Binary, Expr, Index, value_of
+from tilemma.ir.ranges import wraps
+from tilemma.ir.tile import (
+    Barrier,
+    BulkWait,
+    CopyCommit,
+    CopyWait,
+    For,
+    MmaCommit,
+    MmaWait,
+    ProxyFence,
+    While,
+)
 from tilemma.passes.threads import Block, Node
 from tilemma.records import record
-from tilemma.targets.ptx.passes.aliasing import Access
+from tilemma.targets.ptx.passes.aliasing import Access, loop_name
 
 # An access by its identity, the loops that carry it into a later iteration, and its resource.
 Key = tuple[int, frozenset[str], str]
@@ -214,3 +226,35 @@ def _cross(p: Pending, barrier: Node) -> Pending:
     if p.access.write:
         return p.evolve(barriers=barriers, barriers_crossed=(*p.barriers_crossed, barrier))
     return p if barrier in p.barriers else p.evolve(barriers=barriers)
+
+
+def skipping(node: Node, state: State) -> State:
+    """The state behind a loop that runs no iteration.
+
+    A loop up to the index of an enclosing one, or to a multiple of it, runs in each but the first iteration of
+    that: no access of an earlier iteration gets past it.
+    """
+    op = node.op
+    stop = _multiplied(op.stop) if isinstance(op, For) else None
+    around = next((n for n in node.ancestors() if isinstance(n.op, For) and n.op.index.name == stop), None)
+    if around is None or not isinstance(op, For) or not isinstance(around.op, For):
+        return state
+    start, first, step = value_of(op.start), value_of(around.op.start), value_of(around.op.step)
+    if start is None or first is None or first < max(start, 0) or (step or 0) < 1:
+        return state
+
+    def outermost(p: Pending) -> Node | None:
+        loops = (n for n in p.access.node.ancestors() if isinstance(n.op, (For, While)))
+        return next((n for n in reversed(list(loops)) if loop_name(n) in p.carried), None)
+
+    return {key: p for key, p in state.items() if outermost(p) is not around}
+
+
+def _multiplied(e: Expr) -> str | None:
+    """The name of the index of which ``e`` is a positive multiple."""
+    if isinstance(e, Binary) and e.op == "mul" and not wraps(e):
+        for a, b in ((e.a, e.b), (e.b, e.a)):
+            if (value_of(b) or 0) > 0:
+                e = a
+                break
+    return e.name if isinstance(e, Index) else None
