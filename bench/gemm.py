@@ -1,8 +1,10 @@
 """Matrix products against the vendor's library, in one process, interleaved.
 
     python bench/gemm.py examples/py/persistent.py --shapes 4096,8192,4096x14336x4096 --json out.json --svg out.svg
+    python bench/gemm.py bench/plain_warps.co --base examples/co/double_buffer.co --arch sm_80 --dtypes f16,bf16
 
-C[M, N] = A[M, K] x B[N, K]^T, f32 sums, random normal data.  Two regimes, each as a ratio to `torch.mm`:
+C[M, N] = A[M, K] x B[N, K]^T, f32 sums, random normal data.  Two regimes, each as a ratio to `torch.mm`,
+or to the kernel ``--base``:
 
 * flushed: the median of single launches, L2 emptied before each, contestants taking turns; the ratio is the median
   of the rounds' ratios;
@@ -18,6 +20,7 @@ import argparse
 import json
 import math
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -90,7 +93,9 @@ def parse_kernel(text: str, dtype: str, processors: int, arch: str | None = None
 
         return Contestant(text, tilelang_plain.run(dict(s.split("=", 1) for s in settings.split(",") if s), dtype))
     file, _, name = place.partition(":")
-    module = tm.load(file) if file.endswith(".co") else load_python(file)
+    # The examples in `.co` name their element type, which a definition cannot replace.
+    text = re.sub(r"\bf16\b", dtype, Path(file).read_text()) if file.endswith(".co") else ""
+    module = tm.loads(text, name=file) if text else load_python(file)
     kernel: Kernel = module[name] if name else module.only()
     given = dict(s.split("=", 1) for s in settings.split(",") if s)
     constants: dict[str, Any] = {k: int(v) if v.lstrip("-").isdigit() else v for k, v in given.items()}
@@ -378,6 +383,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of steady state; 0 for none")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds of rest before each steady run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--arch", help="that the kernels are compiled for; without it, the card's")
+    parser.add_argument("--base", default="torch.mm", help="what the ratios refer to: torch.mm, or a kernel")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
     options = parser.parse_args()
@@ -386,7 +393,9 @@ def main() -> int:
     results: list[Measured] = []
     for dtype in options.dtypes.split(","):
         contestants = [Contestant("torch.mm", lambda a, b, c: torch.mm(a, b.T, out=c))]
-        contestants += [parse_kernel(k, dtype, info["processors"]) for k in options.kernels]
+        base = [] if options.base == "torch.mm" else [options.base]
+        kernels = [parse_kernel(k, dtype, info["processors"], options.arch) for k in (*base, *options.kernels)]
+        contestants = kernels[: len(base)] + contestants + kernels[len(base) :]
         for shape in map(parse_shape, options.shapes.split(",")):
             results += measure(contestants, shape, dtype, options)
             report(results[-len(contestants) :])
