@@ -42,8 +42,11 @@ MEASURED, ROUNDS, SECONDS, FEWEST, WARMING = 10, 31, 0.4, 5, 2
 COMPILING = 1.5
 # At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
 COPIES, SPREAD, UNIT = 11, 96 << 20, 256
-# The L2 cache is emptied by a write of this many times its size.
-FLUSH = 4
+# The L2 cache is emptied by a write of this many times its size, which lasts until the launches are enqueued.
+FLUSH = 10
+# Calls on operands that exceed the cache are repeated so often, if one is predicted to take fewer seconds: single
+# launches also show how a plan starts and ends.
+REPEATED, SHORT = 4, 2e-4
 # Threads that wait for the assembler.
 WAITING = 2
 # By how much another plan has to be faster than the model's.
@@ -140,10 +143,12 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
         task = progress.add_task("measuring plans", total=len(plans) + ROUNDS)
         ready: dict[Plan, list[list[PreparedLaunch]]] = {}
         alive = []
+        repeated = REPEATED if not problems and found[0].seconds < SHORT else 1
         for plan, work, launches in _compiled(problem, plans):
             alive.append(work)
             try:
-                ready[plan] = [launches(), *(_launches(_calls(p, plan, work)[0]) for p in problems)]
+                first = [launches()] * repeated
+                ready[plan] = [*first, *(_launches(_calls(p, plan, work)[0]) for p in problems)]
             except TilemmaError as e:
                 console.print(f"{plan}: {e.message}")
             progress.advance(task)

@@ -69,8 +69,8 @@ class AssignLayouts:
 
     A buffer that matrix instructions read is tiled with swizzle atoms, the widest that its rows and readers
     allow: ldmatrix and wgmma read them without bank conflicts, and a TMA box writes one column of atoms.  A buffer
-    that accumulators are stored to before they are copied on is swizzled or padded.  Every other buffer is plain
-    row-major.
+    that accumulators are stored to before they are copied on is swizzled or padded, unless its rows have an odd
+    number of 16 bytes.  Every other buffer is plain row-major, and those that TMA copies in another shape are.
     """
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
@@ -79,13 +79,15 @@ class AssignLayouts:
         for name, reader in _readers(kernel):
             readers.setdefault(name, []).append(reader)
         asked = asked_swizzles(kernel)
-        for group in Rotations(kernel.body).groups:
+        rotations = Rotations(kernel.body).groups
+        for group in rotations:
             together = [r for name in sorted(group) for r in readers.get(name, ())]
             readers.update(dict.fromkeys(group, together))
         staged = {op.dst.base.name for op in walk(kernel.body) if isinstance(op, Store)}
         copies = [op for op in walk(kernel.body) if isinstance(op, Copy) and op.engine == "tma"]
         boxed = {v.base.name for op in copies for v in (op.src, op.dst)}
         folded = {v.base.name for op in copies for v in (op.src, op.dst) if v.reshape is not None}
+        folded = folded.union(*(group for group in rotations if group & folded))
 
         def assign(op: Op) -> Op:
             if not isinstance(op, Alloc) or op.buffer.space is not Space.SHARED:
