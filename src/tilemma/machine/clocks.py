@@ -105,8 +105,7 @@ class Clocks:
         capacity = threads + max(64, threads // 2)
         self.seen: Ints32 = np.zeros((threads, capacity), np.int32)
         self.fenced: Ints32 = np.zeros((threads, capacity), np.int32)
-        own = np.arange(threads)
-        self.seen[own, own] = 1
+        self.seen.reshape(-1)[:: capacity + 1] = 1
         self.native = library.loaded()
         warps = threads // 32
         # The clock of each warp; the native library uses it too.

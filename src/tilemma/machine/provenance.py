@@ -66,6 +66,26 @@ def global_loaded(w: Any, ids: list[int], lanes: Any, base: int, offsets: Any, s
         origin[lanes] = addr[:, None] + np.arange(size * i, size * (i + 1), 2)
 
 
+def loaded_natively(w: Any, ids: list[int], addresses: int, size: int) -> None:
+    """`global_loaded` of a load in the native library: ``addresses`` are where it keeps those of the lanes."""
+    if not follows(w, ids):
+        return
+    for i, register in enumerate(ids):
+        origin = w.origins.get(register)
+        if origin is None:
+            origin = w.origins[register] = np.zeros((32, size // 2), np.int64)
+        w.cta.machine.native.origins_loaded(address_of(origin), addresses, i, size)
+
+
+def stored_natively(w: Any, ids: list[int], addresses: int, size: int) -> None:
+    """`stored` of a store in the native library, as in `loaded_natively`."""
+    if not loaded(w, ids):
+        return
+    origins, native = address_of(w.cta.shared.origins()), w.cta.machine.native
+    for i, register in enumerate(ids):
+        native.origins_stored(origins, address_of(w.origins[register]), addresses, i, size)
+
+
 def forget(w: Any, registers: list[int], m: Any) -> None:
     """The lanes of ``m`` (None: all) have moved something else to ``registers``."""
     for register in registers:

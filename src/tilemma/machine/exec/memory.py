@@ -247,10 +247,9 @@ def _ld_any(d: Decoder, registers: Registers, address: AddressRow, width: int, s
     patterns = GlobalPatterns(address, width)
     block = None
 
-    def followed(w: Any, addr: Any) -> None:
-        """The native library has loaded from ``addr``, -1 for lanes without a load."""
-        lanes = np.flatnonzero(addr >= 0)
-        provenance.global_loaded(w, ids, lanes, 0, addr[lanes], registers.size)
+    def followed(w: Any, addresses: int) -> None:
+        """The native library has loaded from the 32 ``addresses``, which it keeps there."""
+        provenance.loaded_natively(w, ids, addresses, registers.size)
 
     if order == "weak" and space != "shared":
         block = registers.block(address, width, watched=check is not None)
@@ -362,10 +361,9 @@ def st(d: Decoder) -> None:
     shared_patterns, patterns = SharedPatterns(address, width), GlobalPatterns(address, width)
     block = registers.block(address, width, watched=check is not None) if order == "weak" else None
 
-    def followed(w: Any, addr: Any) -> None:
-        """The native library has stored to ``addr``, -1 for lanes without a store."""
-        lanes = np.flatnonzero(addr >= 0)
-        provenance.stored(w, ids, lanes, addr[lanes], registers.size)
+    def followed(w: Any, addresses: int) -> None:
+        """The native library has stored to the 32 ``addresses``, which it keeps there."""
+        provenance.stored_natively(w, ids, addresses, registers.size)
 
     if block is not None:
         name = "SHARED_STORE" if space == "shared" else "GLOBAL_STORE"

@@ -36,6 +36,24 @@ static int completed(Queue *q, int64_t at) {
   return 1;
 }
 
+/* The origins of words of `size` bytes that lanes have loaded to register `i` of an access, and of those that they have
+ * stored from it: as `provenance.global_loaded` and `provenance.stored`.  Addresses are -1 where a lane has none. */
+void origins_loaded(int64_t *held, const int64_t *address, int64_t i, int64_t size) {
+  for (int lane = 0; lane < 32; lane++)
+    for (int64_t half = 0; half < size / 2 && address[lane] >= 0; half++)
+      held[lane * (size / 2) + half] = address[lane] + size * i + 2 * half;
+}
+
+void origins_stored(int64_t *origins, const int64_t *held, const int64_t *address, int64_t i, int64_t size) {
+  for (int64_t half = 0; half < size / 2; half++)
+    for (int lane = 0; lane < 32; lane++) {
+      int64_t from = held[lane * (size / 2) + half], *to = origins + address[lane] + size * i + 2 * half;
+      if (address[lane] < 0) continue;
+      to[0] = from > 0 ? from : 0;
+      to[1] = from > 0 ? from + 1 : 0;
+    }
+}
+
 /* A copy joins those that are open; 0 where the warp has no room for it. */
 static int opened(Queue *q, const Warp *w, const Copy *c, int64_t where) {
   Groups *g = w->groups;

@@ -256,8 +256,10 @@ class Runner:
         if record.loaded:
             self._enter_loads(frames)
         if record.recorded:
-            for entry, *addresses in self.records[: record.recorded].tolist():
-                self._follow(frames[entry >> 32].w, entry & 0xFFFFFFFF, addresses)
+            place = record.records + 8
+            for entry in self.records[: record.recorded, 0].tolist():
+                self._follow(frames[entry >> 32].w, entry & 0xFFFFFFFF, place)
+                place += 8 * 33
         if self.queue.logged:
             self._enter_operations(frames)
         if record.loaded or record.issued:
@@ -374,12 +376,10 @@ class Runner:
 
     def _enter_loads(self, frames: Sequence[Frame]) -> None:
         """Enter the origins of what ldmatrix has loaded."""
-        at = 0
+        origins = iter(self.origins)
         for entry in self.loads[: self.record.loaded]:
-            known = frames[entry >> 32].w.origins
-            for register in self.table.events[entry & 0xFFFFFFFF][2]:
-                known[register] = self.origins[at]
-                at += 1
+            registers = self.table.events[entry & 0xFFFFFFFF][2]
+            frames[entry >> 32].w.origins.update(zip(registers, origins, strict=False))
 
     def _enter_operations(self, frames: Sequence[Frame]) -> None:
         """Repeat what the library has done with copies, their groups and the readers of shared memory."""
@@ -423,8 +423,11 @@ class Runner:
                 w = frames[value].w
                 w.reader = w.cta.shared.reader_of(w.row)
 
-    def _follow(self, w: Warp, at: int, addresses: list[int]) -> None:
-        """An access has moved words whose origins are followed, or a sequence ends the origins of its results."""
+    def _follow(self, w: Warp, at: int, addresses: int) -> None:
+        """An access has moved words whose origins are followed, or a sequence ends the origins of its results.
+
+        ``addresses`` is where the library has those of the access's lanes.
+        """
         around = self.table.around.get(at)
         if around is not None and around.forgets:
             for register in around.forgets:
@@ -432,7 +435,7 @@ class Runner:
         else:
             plain = self.steps[at].plain
             assert plain is not None
-            plain.agent(w, np.array(addresses))
+            plain.agent(w, addresses)
 
     def _enter_wgmma(self, w: Warp, kind: int, value: int, more: int) -> None:
         if kind == _WGMMA_FENCED:

@@ -194,6 +194,9 @@ def _load(data: bytes) -> bool:
     library.atomic_store.argtypes = (pointer, pointer, number, number, pointer, number, number, pointer)
     library.atomic_store.restype = None
     library.copy_complete.argtypes, library.copy_complete.restype = (pointer, pointer), None
+    library.origins_loaded.argtypes, library.origins_loaded.restype = (pointer, pointer, number, number), None
+    library.origins_stored.argtypes = (pointer, pointer, pointer, number, number)
+    library.origins_stored.restype = None
     library.sum_products.argtypes = (*(pointer,) * 7, ctypes.c_double)
     library.sum_products.restype = None
     table = (pointer, number, number, pointer, number, number, pointer)
