@@ -165,8 +165,8 @@ def _check_fragment(w: Any, ins: Any, letter: str, fragment: Any, size: int) -> 
     return contraction
 
 
-# Tiles that a program keeps.
-_LAYOUTS = 4096
+# Tiles that a program keeps, and places in shared memory whose last tile it keeps.
+_LAYOUTS, _PLACES = 4096, 256
 
 
 class Layouts:
@@ -191,7 +191,7 @@ class Layouts:
                 return tile, key
         tile = origin[moved:].take(at)
         key = letter, tile.shape, tile.tobytes()
-        if len(self._seen) == _LAYOUTS:
+        if len(self._seen) == _PLACES:
             self._seen.clear()
         # With the places, so that no others get their identity.
         self._seen[place] = at, tile, key
