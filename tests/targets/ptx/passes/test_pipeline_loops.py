@@ -251,6 +251,14 @@ def test_copies_in_branches_are_issued_ahead(case: str) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+def test_copies_in_branches_stay_where_no_setting_asks() -> None:
+    text = with_branches("one branch").replace("[[pipeline(stages=2)]] ", "")
+    c = Callable(croqtile.load(text, "f.co").sources["f"]).compile("sm_80")
+    assert {d.data.get("rule") for d in c.decisions if d.warning} == {"branch"}
+    assert any("ask for copies ahead by `pipeline`" in w for w in c.explain().warnings)
+    assert not any(isinstance(op, SwapFutures) for op in walk(c.kernel.body))
+
+
 # Of the last two the waits of the loop inside order the copies of both.
 @pytest.mark.parametrize("seed", [3, 7, 11, 14, 170014, 170025])
 def test_random_kernels(seed: int) -> None:

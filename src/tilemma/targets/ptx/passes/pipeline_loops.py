@@ -151,6 +151,10 @@ class PipelineLoops:
         group = None if group is None or kind(group) == "block" else group
         obstacles = list(found.obstacles)
         copies, more = _block_wide(found, group)
+        if asked is None:
+            # An iteration that skips them would still wait for all threads: a branch that is seldom taken loses.
+            skipped = [c for c in copies if _branches(c, loop)]
+            copies, more = tuple(c for c in copies if c not in skipped), [*more, *map(_in_branch, skipped)]
         obstacles += more
         if copies and asked is None and (blocking := _blocking(loop, copies)) is not None:
             copies, obstacles = (), [*obstacles, blocking]
@@ -396,6 +400,11 @@ def _branches(copy: t.Copy, around: t.Op) -> _Branches:
                 here = ((around, name),) if isinstance(around, t.If) else ()
                 return (*here, *(() if op is copy else _branches(copy, op)))
     return ()
+
+
+def _in_branch(copy: t.Copy) -> Obstacle:
+    text = f"the copy into `{copy.dst.base.name}` is in a branch, which may be seldom taken"
+    return Obstacle("branch", text, "ask for copies ahead by `pipeline` where it is taken mostly", copy.span)
 
 
 def _is_total(cond: Expr) -> bool:
