@@ -158,3 +158,25 @@ def test_one_number_is_the_cta_along_x() -> None:
     store = INCREMENT[: INCREMENT.index("st.global")].count("\n") + 1
     assert machine.inspect(INCREMENT, LAUNCH, args, store, cta=0).cta == (0, 0, 0)  # type: ignore[arg-type]
     assert machine.record(INCREMENT, LAUNCH, args, lanes=[(0, 0, 3)]).trace((0, 0, 0), 0, 3)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("where", "said"), [({"warp": 1}, "warp 1"), ({"cta": (1, 0, 0)}, "CTA")])
+def test_a_warp_that_the_launch_does_not_have_is_not_inspected(where: dict[str, Any], said: str) -> None:
+    args = {"x": np.zeros(32, np.int32), "y": np.zeros(32, np.int32)}
+    store = INCREMENT[: INCREMENT.index("st.global")].count("\n") + 1
+    with pytest.raises(machine.BadMachineCall, match=said) as refused:
+        machine.inspect(INCREMENT, LAUNCH, args, store, **where)
+    assert "correct it" in refused.value.render()
+
+
+def test_a_register_of_a_run_without_lanes() -> None:
+    args = {"x": np.zeros(32, np.int32), "y": np.zeros(32, np.int32)}
+    with pytest.raises(machine.BadMachineCall, match="no lane was recorded"):
+        machine.record(INCREMENT, LAUNCH, args).register("%a", ((0, 0, 0), 0, 3), 5)
+
+
+@pytest.mark.parametrize("arch", ["sm_12", "sm_85", "sm_80a", "sm_130", "90"])
+def test_a_target_that_does_not_exist(arch: str) -> None:
+    args = {"x": np.zeros(32, np.int32), "y": np.zeros(32, np.int32)}
+    with pytest.raises(machine.BadMachineCall, match="the target is"):
+        machine.run(INCREMENT, LAUNCH, args, arch=arch)

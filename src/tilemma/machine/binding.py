@@ -29,7 +29,10 @@ from tilemma.machine.placement import Group, Placed
 from tilemma.machine.syntax import Entry
 
 # Dynamic plus static shared memory of one CTA, in bytes (CUDA C++ Programming Guide, "Compute Capabilities").
-SHARED_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+SHARED_LIMIT = {
+    75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10, 120: 99 << 10,
+    121: 99 << 10,
+}  # fmt: skip
 
 
 @dataclass
@@ -231,6 +234,12 @@ def check_limits(b: Binding, entry: Entry, static_shared: int, arch_number: int)
         refuse(f"the grid {b.grid}", "at most 2147483647 blocks along x and 65535 along y and z", "use fewer")
     if b.cluster[0] * b.cluster[1] * b.cluster[2] > MAX_CLUSTER:
         refuse(f"clusters of {b.cluster}", f"at most {MAX_CLUSTER} CTAs", "use smaller clusters")
+    if arch_number < 90 and b.cluster != (1, 1, 1):
+        refuse(
+            f"clusters of {b.cluster} on sm_{arch_number}",
+            "a target from sm_90 on",
+            "leave out the cluster, or name another target",
+        )
     if any(g < 0 for g in b.grid):
         refuse(f"the grid {b.grid}", "extents of 0 or more", "correct the grid")
     if any(c < 1 for c in b.cluster) or any(g % c for g, c in zip(b.grid, b.cluster, strict=True)):

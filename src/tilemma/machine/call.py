@@ -20,7 +20,7 @@ _LARGEST = (1 << 64) - 1
 # The largest value of each numeric option: a run beyond it does not end in reasonable time.
 _MOST = {"seed": (1 << 63) - 1, "max_steps": 1 << 40, "schedules": 100_000}
 SCHEDULES = ("random", "late", "early", "starve")
-_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+_ARCH = re.compile(r"sm_(?:(?:5[023]|6[012]|7[025]|8[0679]|88)|(?:90|10[0-9]|11[0-9]|12[0-9])[af]?)")
 
 
 def check_call(ptx: Any, launch: Any, args: Any) -> None:

@@ -137,6 +137,12 @@ def inspect(
     options |= call.options(**{n: v for n, v in options.items() if n != "schedule"})
     call.schedule(options.get("schedule", "random"))
     job = Job(ptx, launch, args, arch)
+    b = job.binding
+    warps = -(-(b.block[0] * b.block[1] * b.block[2]) // 32)
+    if not 0 <= warp < warps:
+        refuse(f"warp {warp}", f"a warp of the block, 0 to {warps - 1}", "correct it")
+    if not all(0 <= i < n for i, n in zip(cta, b.grid, strict=True)):
+        refuse(f"CTA {cta}", f"a CTA of the grid {b.grid}, counted from 0", "correct it")
     steps = [s for s in job.program.steps if s.instruction.line == line]
     if not steps:
         refuse(f"PTX line {line} has no instruction", "a line with one", "count lines of the PTX text from 1")

@@ -186,6 +186,8 @@ class Recording:
 
     def register(self, name: str, lane: Lane, line: int, occurrence: int = 0) -> Executed | None:
         """The instruction that gave the register its value before the lane executed PTX ``line``; None if none."""
+        if not self.registers:
+            refuse("no lane was recorded", "the lane in `lanes=`", f"record the run with `lanes=[{lane!r:.60}]`")
         if not isinstance(name, str) or name not in self.registers:
             known = ", ".join(sorted(self.registers)[:12])
             refuse(f"there is no register {described(name)}", f"one of {known}, ...", "name one of these")
