@@ -256,6 +256,11 @@ ADVISED = {
         r"mbarrier\.arrive\.shared::cta\.b64[^;]*;",
         "mbarrier.arrive",
     ),
+    "the arrival at a stage that is full": (
+        "sync-producer_consumer",
+        r"mbarrier\.arrive\S*\s+%rd25[^;]*;",
+        "mbarrier.arrive",
+    ),
     "the guard of a tensor store": (
         "triton_descriptors_persistent-descriptors",
         r"@%p48(?= cp\.async\.bulk\.tensor)",

@@ -267,7 +267,14 @@ def _beside(p: Problem, wait: Instruction) -> list[Position]:
 
 
 def arrivals(p: Problem) -> Iterator[Repair]:
-    """A missing arrival: with the bytes of a copy, plain, or by cp.async."""
+    """A missing arrival: at an address that is computed for nothing else; with the bytes of a copy, plain, or by
+    cp.async."""
+    for flow in p.listing.flows if p.having("mbarrier.init") else ():
+        for i, ins in enumerate(flow.instructions):
+            if ins.parts[0] in ("add", "mad") and ins.parts[-1][1:] == "32" and ins.operands[0] in p.unread:
+                text = f"mbarrier.arrive.shared::cta.b64 _, [{ins.operands[0]}];"
+                yield insertion(flow.block_end(i), text)
+                yield insertion(flow.block_end(i), _ONE.format(text))
     for copy, address in _copies(p):
         sizes: list[object] = [n for i in range(len(copy.operands)) if (n := immediate(copy, i)) is not None]
         sizes += [op for op in copy.operands if isinstance(op, Register)]
