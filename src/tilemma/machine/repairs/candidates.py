@@ -56,13 +56,15 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     "operand-layout": (ordering.descriptors,),
     "inadmissible-descriptor": (ordering.descriptors,),
 }  # fmt: skip
-# Hazards of a run that are considered: later ones are mostly consequences.
+# Hazards of a run that are considered, of different kinds where there are: later ones are mostly consequences.
 _HAZARDS = 3
 
 
 def candidates(listing: Listing, hazards: Sequence[HazardError], threads: int) -> Iterator[Repair]:
     """Repairs for the first hazards; then, for the first of them, those of all other kinds."""
-    problems = [p for h in hazards[:_HAZARDS] if (p := Problem.of(listing, h, threads)) is not None]
+    first = {h.code: h for h in reversed(hazards)}
+    several = sorted(hazards, key=lambda h: first[h.code] is not h)[:_HAZARDS]
+    problems = [p for h in several if (p := Problem.of(listing, h, threads)) is not None]
     yield from _round_robin(
         [_round_robin([make(p) for make in _FIRST.get(p.hazard.code, ())], 4) for p in problems], 4
     )

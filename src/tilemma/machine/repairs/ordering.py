@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import eq
@@ -80,8 +81,10 @@ def named_barriers(p: Problem) -> Iterator[Repair]:
         for ins in p.having("bar.sync", "bar.arrive", "barrier.sync", "barrier.arrive")
         if len(ins.operands) > 1
     ]
-    counts = {immediate(ins, 1) for ins in named} | {p.threads}
-    for ins in named:
+    usual = Counter(immediate(ins, 1) for ins in named)
+    counts = {*usual, p.threads}
+    # First a count that few other barriers have.
+    for ins in sorted(named, key=lambda ins: usual[immediate(ins, 1)]):
         old, numbers = immediate(ins, 1), set(counts)
         if old is None:
             continue
