@@ -10,15 +10,21 @@ from tilemma.ops.arguments import GROUPED, Call
 from tilemma.runtime.arrays import ArrayRef
 
 
-def problem(m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: int = 0, row_c: int = 0) -> Any:
-    """A product of matrices on a GPU that are never accessed; B is a transposed [N, K]."""
+def problem(
+    m: int, n: int, k: int, dtype: str = "f16", row_a: int = 0, row_b: int = 0, row_c: int = 0, layout: str = "nt"
+) -> Any:
+    """A product of matrices on a GPU that are never accessed.
+
+    B is a transposed [N, K], or stored as [K, N] with "n" as the second letter of ``layout``; with "t" as the
+    first, A is a transposed [K, M].
+    """
     t = dtypes.dtype(dtype)
 
     def array(where: int, shape: tuple[int, int], strides: tuple[int, int]) -> ArrayRef:
         return ArrayRef(where << 40, shape, strides, t, ("cuda", 0), None, "torch")
 
-    a = array(1, (m, k), (row_a or k, 1))
-    b = array(2, (k, n), (1, row_b or k))
+    a = array(1, (m, k), (row_a or k, 1) if layout[0] == "n" else (1, row_a or m))
+    b = array(2, (k, n), (1, row_b or k) if layout[1] == "t" else (row_b or n, 1))
     out = array(3, (m, n), (row_c or n, 1))
     return arguments.problem(Call(a, b), out, made=True)
 

@@ -342,6 +342,14 @@ def test_few_rows_take_tiles_of_all_rows(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("layout", ["tt", "tn", "nn"])
+@pytest.mark.parametrize("rows", [8, 96, 200])
+def test_tiles_of_all_rows_read_rows_that_are_contiguous(rows: int, layout: str) -> None:
+    """Rows that are not loaded are lines of memory: those of a transposed operand are not."""
+    assert any(x.loaded for x in candidates(problem(rows, 8192, 8192), H200))
+    assert not any(x.loaded for x in candidates(problem(rows, 8192, 8192, layout=layout), H200))
+
+
 @pytest.mark.parametrize("rows", [8, 100, 152, 230])
 @pytest.mark.parametrize("activation", [None, "gelu"])
 def test_kernels_of_all_rows_keep_to_registers(rows: int, activation: str | None) -> None:

@@ -218,7 +218,7 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
     """
     (m, n, k), size = p.shape, p.out.dtype.bytes
     by_tma = size == 2 and n * size % 16 == 0 and aligned(p.out)
-    if not by_tma or p.batch != 1 or m > FEW_ROWS or "column" in (p.lhs_major, p.rhs_major):
+    if not by_tma or p.batch != 1 or m > FEW_ROWS or "col" in (p.lhs_major, p.rhs_major):
         return
     rows = 64 * cdiv(m, 64)
     groups = min(rows // 64, 3) if rows < FEW_ROWS else 2
