@@ -41,7 +41,7 @@ NOT_CALLED = {
     "tilemma.layouts": ("BankReport", "Major", "SWIZZLES", "SharedLayout"),
     "tilemma.cute": ("ThrMMA",),
     "tilemma.assemble": (
-        "Assembly", "Cubin", "EntryUsage", "PtxasMessage", "Stored", "Tool", "cache_folder", "seek",
+        "Ahead", "Assembly", "Cubin", "EntryUsage", "PtxasMessage", "Stored", "Tool", "cache_folder", "seek",
     ),
     "tilemma.machine": ("Advice", "PerformanceNote", "advise", "Report", "Verdict", "catalogue"),
     "tilemma.testing": ("Activation", "Guarded", "accumulation_bound", "epilogue_bound"),

@@ -81,7 +81,7 @@ LOOPS = {
     ),
     "a use before the copy": (f"{EACH} {{ if (k > 0) {MULTIPLY} {step()} }}", ""),
     "a branch": (f"{EACH} {{ if (table.at(k) == 1) {{ {step()} }} }}", "9"),
-    "two branches": (f"{EACH} {{ if (table.at(i + k) == 1) {{ {step()} }} else {{ {step('0')} }} }}", "9"),
+    "two branches": (f"{EACH} {{ if (table.at(i + k) == 1) {{ {step()} }} else {{ {step('0')} }} }}", "89"),
     "branches in branches": (
         f"{EACH} {{ if (table.at(k) == 1) {{ if (k != n) {{ {step()} }} }}"
         f" else {{ if (k == 2) {{ {step()} }} }} }}",
