@@ -249,6 +249,9 @@ def main() -> int:
     jobs = [replace(x, schedules=min(x.schedules, options.schedules)) for x in inputs(options.only)]
     facts = {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": sys.version.split()[0]}
     failed = False
+    for src in options.against:
+        if not (src / "tilemma").is_dir():
+            parser.error(f"--against {src}: no folder with the package tilemma")
     if options.against:
         results = compare(jobs, options.against, options.repeat)
     else:
