@@ -350,6 +350,14 @@ def test_tiles_of_all_rows_read_rows_that_are_contiguous(rows: int, layout: str)
     assert not any(x.loaded for x in candidates(problem(rows, 8192, 8192, layout=layout), H200))
 
 
+@pytest.mark.parametrize("stride", [1, 3])
+def test_the_stride_of_a_single_row_says_nothing(stride: int) -> None:
+    """Libraries put any number there; with a second stride of 1, the store of a transposed result was refused."""
+    plain, odd = problem(1, 4032, 4240), problem(1, 4032, 4240, row_a=stride, row_c=stride)
+    assert odd.out.strides == plain.out.strides and odd.lhs.strides == plain.lhs.strides
+    assert ranked(odd, H200)[0].plan == ranked(plain, H200)[0].plan
+
+
 @pytest.mark.parametrize("rows", [8, 100, 152, 230])
 @pytest.mark.parametrize("activation", [None, "gelu"])
 def test_kernels_of_all_rows_keep_to_registers(rows: int, activation: str | None) -> None:

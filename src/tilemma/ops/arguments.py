@@ -335,6 +335,8 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
 
     Raises MixedDevices, ReadOnlyArray, SelfOverlappingArray, OverlappingArrays.
     """
+    call = replace(call, a=_settled(call.a), b=_settled(call.b), c=None if call.c is None else _settled(call.c))
+    out = _settled(out)
     left_scale, right_scale, factor = scaling(call, out.shape)
     named = {"a": call.a, "b": call.b, "offsets": call.offsets}
     named |= {"scale_a": left_scale.array, "scale_b": right_scale.array}
@@ -374,6 +376,18 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
         left, right, result, flat[2], bias, lhs_major, rhs_major, alpha, beta, epilogue, swapped, outer,
         replace(left_scale, array=flat[4]), replace(right_scale, array=flat[5]), promote, call.offsets, grouped,
     )  # fmt: skip
+
+
+def _settled(x: ArrayRef) -> ArrayRef:
+    """``x`` with the stride that a row-major array has where a dimension before the last has one element.
+
+    Libraries put any number there, and a second stride of 1 would hide which dimension is contiguous.
+    """
+    strides = list(x.strides)
+    for i in reversed(range(x.rank - 1)):
+        if x.shape[i] == 1:
+            strides[i] = x.shape[i + 1] * strides[i + 1]
+    return x._replace(strides=tuple(strides))
 
 
 def _with_batch(x: ArrayRef) -> ArrayRef:
