@@ -10,8 +10,6 @@ from products import grouped, problem
 
 from tests.sampling import examples
 from tilemma import dtypes, ops, testing
-from tilemma.assemble import find_tool
-from tilemma.errors import ToolError
 from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
@@ -244,14 +242,6 @@ def test_products_of_copied_operands_are_pipelined() -> None:
 
 def of(x: ArrayRef, dtype: str) -> ArrayRef:
     return x._replace(dtype=dtypes.dtype(dtype))
-
-
-@pytest.fixture
-def ptxas() -> None:
-    try:
-        find_tool("ptxas")
-    except ToolError as e:
-        pytest.skip(e.message)
 
 
 @pytest.mark.usefixtures("ptxas")

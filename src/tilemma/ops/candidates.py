@@ -11,7 +11,6 @@ from tilemma.ops.operand_layouts import aligned, by_columns, packs, transposed, 
 from tilemma.ops.plan import (
     CACHE,
     EVENTS,
-    LINE,
     MOST_FLIGHT,
     RESERVED,
     SPLITS,
@@ -24,6 +23,7 @@ from tilemma.ops.plan import (
     straddling,
 )
 from tilemma.ops.problem import Problem
+from tilemma.ops.requests import LINE
 from tilemma.ops.resident_plans import resident_plans
 
 # Operands of so many bytes in sum are read from memory repeatedly.

@@ -24,7 +24,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
-from tilemma.ops.requests import of_rows
+from tilemma.ops.requests import LINE, of_rows
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -236,8 +236,6 @@ NEAR_SHARED = {1: 1.0, 2: 1.2, 4: 0.75}
 # of a part of K, and of few rows of small weights in three or four tiles.
 AGAIN, MOST_AGAIN = 1.15, 256
 START_ALONE, CLUSTER_ALONE, BY_ROWS = 7e-07, 3e-07, {192: (0.95, 0.9), 256: (0.92, 0.76)}
-# A line of the L2 cache, which answers for one at a time.
-LINE = 128
 # K is by far the longest extent: so many times the others.
 LONG = 16
 # Measured over predicted time of parts of a long K: by the columns of tiles; of tiles of 128 rows and more; and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-# Bytes of a line, and of a box's row.
+# Bytes of a line of the L2 cache, which answers for one at a time, and of a box's row.
 LINE = 128
 
 

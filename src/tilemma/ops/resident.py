@@ -8,19 +8,10 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
+from tilemma.ops.requests import LINE
+from tilemma.ops.resident_plans import steps_of
 from tilemma.ops.ring import PipelineState
 from tilemma.ops.sums import zero
-
-
-def steps_of(depth: int) -> list[tuple[int, int]]:
-    """(first, number) of the elements along K that swizzle atoms hold: 64, for the rest fewer."""
-    found, first = [], 0
-    while first < depth:
-        rest = depth - first
-        width = 64 if rest > 32 else 32 if rest > 16 else 16
-        found.append((first, width))
-        first += width
-    return found
 
 
 def parts_of(columns: int) -> list[tuple[int, int]]:
@@ -30,8 +21,8 @@ def parts_of(columns: int) -> list[tuple[int, int]]:
     return [(first, end - first) for first, end in itertools.pairwise(edges)]
 
 
-# Elements of a line of the L2 cache, of 16 bits.
-LINE = 64
+# Elements of a line, of 16 bits.
+ELEMENTS = LINE // 2
 # Columns of an instruction, and rows of a box, at most.
 WIDEST = 256
 
@@ -111,8 +102,8 @@ def matmul_resident(
                 mma.store(mc, out_s[group].view(64, columns).from_(0, column))
             row = m * GROUPS + group
             if STORE == "lines":
-                there = out.subspan(1, TILE_N, LINE).at(b, row, 0).sqz()
-                tma.copy(out_s[group].span_as(TILE_N, LINE), there)
+                there = out.subspan(1, TILE_N, ELEMENTS).at(b, row, 0).sqz()
+                tma.copy(out_s[group].span_as(TILE_N, ELEMENTS), there)
             else:
                 tma.copy(out_s[group], out.subspan(1, 64, TILE_N).at(b, row, 0).sqz())
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.operand_layouts import aligned
-from tilemma.ops.plan import EVENTS, LINE, Hardware, Plan
+from tilemma.ops.plan import EVENTS, Hardware, Plan
 from tilemma.ops.problem import Problem
+from tilemma.ops.requests import LINE
 from tilemma.runtime.arrays import ArrayRef
 
 # Stages of lhs, and of rhs, at most, and of lhs at least.
@@ -31,7 +32,7 @@ def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
         return
     depth, tiles = cdiv(k, UNIT) * UNIT, cdiv(m, 64)
     # Buffers have whole swizzle atoms.
-    row = _held(depth) * size
+    row = sum(width for _, width in steps_of(depth)) * size
     for groups, beside in ((2, 1), (1, 1), (1, 2), (1, 3), (1, 4)):
         if beside > 1 and n > MOST_COLUMNS[beside]:
             continue
@@ -81,7 +82,12 @@ def lines_of(out: ArrayRef) -> ArrayRef | None:
     return out._replace(shape=(b, m * n // line, line), strides=(out.strides[0], line, 1), owner=(out.owner,))
 
 
-def _held(depth: int) -> int:
-    """Elements along K that buffers hold: see `resident.steps_of`."""
-    rest = depth % 64
-    return depth - rest + (64 if rest > 32 else 32 if rest > 16 else rest)
+def steps_of(depth: int) -> list[tuple[int, int]]:
+    """(first, number) of the elements along K that swizzle atoms hold: 64, for the rest fewer."""
+    found, first = [], 0
+    while first < depth:
+        rest = depth - first
+        width = 64 if rest > 32 else 32 if rest > 16 else 16
+        found.append((first, width))
+        first += width
+    return found
