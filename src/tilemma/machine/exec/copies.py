@@ -253,18 +253,13 @@ class _Issued(CopyAgent):
 
     def __init__(self, w: Warp, ins: Instruction, copy: Any, place: int) -> None:
         self.warp, self.instruction, self.native = w, ins, (copy, place)
-        self.event = int(copy[-1]) + int(copy[2])
+        self.event, self.width = int(copy[-1]) + int(copy[2]), int(copy[1])
 
     @property
     def lanes(self) -> Any:
         """The lanes that copy."""
         copy = self.native[0]
         return copy[2 : 2 + int(copy[0])]
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        """Bytes that a lane copies."""
-        return int(self.native[0][1])
 
 
 def _refuse_target(f: Frame, ins: Instruction, lanes: Any, to: Any, width: int) -> None:

@@ -117,10 +117,10 @@ def turns(p: Problem) -> Iterator[Repair]:
                 known.setdefault(_unguarded(p, flow.instructions[i]), set()).add(around)
         edges = [-1, *all_, len(flow.instructions) - 1]
         gaps += [(flow, a, b, c) for (a, b), c in zip(pairwise(edges), pairwise(texts), strict=True)]
-    for alike in (2, 1):
+    for common in (2, 1):
         for text, contexts in known.items():
             for flow, a, b, between in gaps:
-                if max(sum(map(eq, between, c)) for c in contexts) == alike:
+                if max(sum(map(eq, between, c)) for c in contexts) == common:
                     inside = [i for i in flow.starts if a < i <= b]
                     ends = [flow.block_end(i) for i in (a, *inside) if i >= 0 and flow.block(i)[1] < b]
                     starts = [before(flow.instructions[i]) for i in (*inside, b)]
