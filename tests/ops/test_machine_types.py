@@ -91,6 +91,11 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         call("scaled_matmul", (20, 72, 272), (E4, E4), "bf16", "blocks"),
     ),
     "blocks in parts": (replace(SMALL, split=2), call("scaled_matmul", (72, 80, 592), (E4, E4), "bf16", "blocks")),
+    # Scales keep sums of integers from being whole.
+    "blocks of integers in parts": (
+        replace(SMALL, split=2),
+        call("scaled_matmul", (72, 80, 592), ("s8", "u8"), "f32", "blocks", epilogue=False),
+    ),
     "blocks in pairs": (
         replace(SMALL, grid=1, cluster=(2, 1)),
         call("scaled_matmul", (136, 72, 144), (E4, E4), "bf16", "blocks"),

@@ -91,6 +91,11 @@ class Problem:
         return "s32" if self.lhs.dtype.is_integer else "f32"
 
     @property
+    def sums(self) -> str:
+        """The type of the sums over K, which parts of them are kept in: f32 where products are promoted."""
+        return "f32" if self.promote else self.acc
+
+    @property
     def on_tensor_cores(self) -> bool:
         """Whether wgmma multiplies the type: it does not for exact f32 and for f64."""
         return self.lhs.dtype.name not in ("f32", "f64")

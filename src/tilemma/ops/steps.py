@@ -95,7 +95,7 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
     if plan.split > 1:
         m, n, _ = problem.shape
         extents = (n, m) if by_columns(problem) else (m, n)
-        found["partial"] = ((problem.batch * plan.split, *extents), problem.acc)
+        found["partial"] = ((problem.batch * plan.split, *extents), problem.sums)
     for name in plan.pack:
         x, transposes = _packable(problem)[name]
         batch = 1 if x.strides[0] == 0 else x.shape[0]
@@ -260,7 +260,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     if transposes:
         final, used = transposed_product(final), used[::-1]
         parts, c, out = ((transposed(x), source) for x, source in (parts, c, out))
-    constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.acc}
+    constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.sums}
     constants["TS"] = product["TS"]
     constants["EACH"] = 4 if math.prod(problem.out.shape) >= MANY else 1
     yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)

@@ -1,0 +1,62 @@
+"""Calls as large as those of programs: their plans compile without spills, and the same kernels on small arrays
+agree with NumPy."""
+
+from __future__ import annotations
+
+import pytest
+from real_calls import Array, RealCall, compiled, drawn, outcome, plan_of, reduced, run_small
+
+from tilemma.ops.plan import Plan
+
+# `python tests/ops/real_calls.py --first N` draws others.
+DAILY, NIGHTLY = range(12), range(12, 300)
+
+
+def seeds(daily: range) -> list[object]:
+    return [*daily, *(pytest.param(s, marks=pytest.mark.slow) for s in NIGHTLY)]
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("seed", seeds(range(5)))
+def test_chosen_plans_keep_to_registers(seed: int) -> None:
+    problem = drawn(seed).imagined()
+    assert compiled(problem, plan_of(problem)) == []
+
+
+@pytest.mark.parametrize("seed", seeds(DAILY))
+def test_chosen_plans_read_the_right_elements(seed: int) -> None:
+    x = drawn(seed)
+    problem = x.imagined()
+    assert run_small(*reduced(x, problem, plan_of(problem))) == ""
+
+
+@pytest.mark.parametrize("seed", seeds(DAILY))
+def test_plans_that_tuning_may_take_read_the_right_elements(seed: int) -> None:
+    assert outcome(2 * seed + 1, reference=True, draws=True, assemble=False)[1] == ""
+
+
+def matmul(shape: tuple[int, int, int], orders: tuple[str, str]) -> RealCall:
+    left, right = (Array(e, "bf16", o) for e, o in zip((("M", "K"), ("K", "N")), orders, strict=True))
+    arrays = {"a": left, "b": right, "out": Array(("M", "N"), "bf16")}
+    return RealCall(0, "matmul", dict(zip("MNK", shape, strict=True)), arrays, {}, "bf16")
+
+
+@pytest.mark.parametrize("rows", [1, 8, 100, 200])
+@pytest.mark.parametrize("orders", [(x, y) for x in ("rows", "columns") for y in ("rows", "columns")], ids=str)
+def test_few_rows_of_every_layout(rows: int, orders: tuple[str, str]) -> None:
+    x = matmul((rows, 8192, 8192), orders)
+    problem = x.imagined()
+    assert run_small(*reduced(x, problem, plan_of(problem))) == ""
+
+
+def test_parts_of_scaled_integers_are_not_rounded() -> None:
+    arrays = {
+        "a": Array(("M", "K"), "s8"),
+        "b": Array(("K", "N"), "u8", "columns"),
+        "scale_a": Array(("M", "KB"), "f32"),
+        "scale_b": Array(("KB", "NB"), "f32"),
+        "out": Array(("M", "N"), "f32"),
+    }
+    x = RealCall(0, "scaled_matmul", {"M": 72, "N": 80, "K": 592}, arrays, {}, "f32")
+    plan = Plan("pipelined", (64, 64, 128), 1, stages=2, grid=2, split=2, by_hand=True)
+    assert run_small(x, plan) == ""
