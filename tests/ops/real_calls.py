@@ -85,9 +85,11 @@ def compiled(problem: Problem, plan: Plan, arch: str = "sm_90a") -> list[str]:
 
 
 def reduced(x: RealCall, problem: Problem, plan: Plan) -> tuple[RealCall, Plan]:
-    """The call with extents of about two tiles, whose strides are as aligned, and the plan with few slots, parts
-    and blocks."""
+    """The call with extents of about two tiles, or two blocks of scales, whose strides are as aligned, and the
+    plan with few slots, parts and blocks."""
     rows, columns = plan.tile[0] * plan.cluster[0] + 8, plan.tile[1] * plan.cluster[1] + 8
+    if "blocks" in (problem.left.kind, problem.right.kind):
+        rows, columns = max(rows, 160), max(columns, 160)
     if problem.swapped != plan.swap:
         rows, columns = columns, rows
     split = min(plan.split, 2)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 from real_calls import Array, RealCall, compiled, drawn, outcome, plan_of, reduced, run_small
 
-from tilemma.ops.plan import Plan
+from tilemma.ops.candidates import candidates
+from tilemma.ops.plan import Hardware, Plan
 
 # `python tests/ops/real_calls.py --first N` draws others.
 DAILY, NIGHTLY = range(12), range(12, 300)
@@ -60,3 +61,20 @@ def test_parts_of_scaled_integers_are_not_rounded() -> None:
     x = RealCall(0, "scaled_matmul", {"M": 72, "N": 80, "K": 592}, arrays, {}, "f32")
     plan = Plan("pipelined", (64, 64, 128), 1, stages=2, grid=2, split=2, by_hand=True)
     assert run_small(x, plan) == ""
+
+
+@pytest.mark.parametrize("shape", [(3840, 190, 240), (217, 9344, 1024), (6144, 327, 128)], ids=str)
+def test_no_tile_has_columns_of_two_blocks_of_scales(shape: tuple[int, int, int]) -> None:
+    """Of tiles as wide as a half of few columns, the second began within a block."""
+    arrays = {
+        "a": Array(("M", "K"), "f8_e5m2"),
+        "b": Array(("K", "N"), "f8_e4m3", "columns"),
+        "scale_a": Array(("MB", "KB"), "f32"),
+        "scale_b": Array(("KB", "NB"), "f32"),
+        "out": Array(("M", "N"), "bf16"),
+    }
+    x = RealCall(0, "scaled_matmul", dict(zip("MNK", shape, strict=True)), arrays, {}, "bf16")
+    problem = x.imagined()
+    found = (p for p in candidates(problem, Hardware()) if p.kernel == "pipelined" and p.split == 1)
+    for plan in {(p.tile[1], p.swap): p for p in found}.values():
+        assert run_small(*reduced(x, problem, plan)) == "", plan

@@ -114,10 +114,15 @@ def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, in
 
 
 def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
-    """Whether registers hold a tile and the products of a step, which are added in parts of 128 columns."""
+    """Whether registers hold a tile and the products of a step, which are added in parts of 128 columns, and no
+    part has columns of two blocks of scales."""
+    if not problem.promote:
+        return True
     rows, columns = tile[0] // groups, tile[1]
+    if problem.right.kind == "blocks" and columns < BLOCK < problem.shape[1] and BLOCK % columns:
+        return False
     halves = columns == 256 and groups == 2 and problem.right.kind != "steps"
-    return rows == 64 and (columns <= 128 or halves) if problem.promote else True
+    return rows == 64 and (columns <= BLOCK or halves)
 
 
 def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: str, split: int) -> bool:
