@@ -3,6 +3,8 @@ agree with NumPy."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from real_calls import Array, RealCall, compiled, drawn, outcome, plan_of, reduced, run_small
 
@@ -63,14 +65,18 @@ def test_parts_of_scaled_integers_are_not_rounded() -> None:
     assert run_small(x, plan) == ""
 
 
+STEPS, BLOCKS = (("M", "KB"), ("KB", "N")), (("MB", "KB"), ("KB", "NB"))
+
+
 @pytest.mark.parametrize("shape", [(3840, 190, 240), (217, 9344, 1024), (6144, 327, 128)], ids=str)
-def test_no_tile_has_columns_of_two_blocks_of_scales(shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("left, right", [(STEPS, BLOCKS), (BLOCKS, STEPS), (BLOCKS, BLOCKS)], ids=range(3))
+def test_no_tile_has_columns_of_two_blocks_of_scales(shape: tuple[int, int, int], left: Any, right: Any) -> None:
     """Of tiles as wide as a half of few columns, the second began within a block."""
     arrays = {
         "a": Array(("M", "K"), "f8_e5m2"),
         "b": Array(("K", "N"), "f8_e4m3", "columns"),
-        "scale_a": Array(("MB", "KB"), "f32"),
-        "scale_b": Array(("KB", "NB"), "f32"),
+        "scale_a": Array(left[0], "f32"),
+        "scale_b": Array(right[1], "f32"),
         "out": Array(("M", "N"), "bf16"),
     }
     x = RealCall(0, "scaled_matmul", dict(zip("MNK", shape, strict=True)), arrays, {}, "bf16")

@@ -184,7 +184,7 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
         for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms))):
             tile = tile_for(problem, wide)
-            if not promotable(problem, tile, groups):
+            if not promotable(p, tile, groups):
                 continue
             # Boxes of a store by TMA are half a swizzle wide, or whole ones.
             boxes = by_tma and (tile[1] % (LINE // size) == 0 or tile[1] > LINE // size)
