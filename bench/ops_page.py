@@ -1,13 +1,21 @@
-"""Writes the tables of `ops.matmul` in README.md and docs/ops.md, and docs/performance/ops.svg, from
-docs/performance/ops.json (`python bench/ops.py --json docs/performance/ops.json`), and the tables of the other
-products in docs/ops.md from ops_types.json (`bench/ops_types.py`) and ops_forms.json (`bench/ops_forms.py`):
-python bench/ops_page.py."""
+"""Writes the tables of results of one GPU into the pages: python bench/ops_page.py.
+
+| stored results, docs/performance/ | by | tables |
+|---|---|---|
+| ops.json | bench/ops.py | README.md, docs/ops.md, ops.svg |
+| ops_types.json | bench/ops_types.py | docs/ops.md |
+| ops_forms.json | bench/ops_forms.py | docs/ops.md |
+| torch_llama.json | bench/torch_llama.py --ways eager graphs | docs/torch.md |
+
+`bench/merge_results.py` puts the results of parts of a table into these files.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -20,6 +28,8 @@ TYPES = DATA.with_name("ops_types.json")
 TYPES_BEGIN = "<!-- bench/ops_types.py -->"
 FORMS = DATA.with_name("ops_forms.json")
 FORMS_BEGIN = "<!-- bench/ops_forms.py -->"
+LLAMA = DATA.with_name("torch_llama.json")
+LLAMA_PAGE, LLAMA_BEGIN = ROOT / "docs" / "torch.md", "<!-- bench/torch_llama.py -->"
 # Networks, of whose many layers the table has those that are slower than the vendor's.
 NETWORKS = ("resnet", "u-net")
 # Regimes, and the heads of their columns.
@@ -33,6 +43,25 @@ def ratio(row: dict[str, Any], regime: str, who: str = "ours") -> float | None:
     return None if mine is None or peer is None else float(peer / mine)
 
 
+def lowest(row: dict[str, Any]) -> float:
+    """The lowest ratio of a product, untuned."""
+    return min(x for x in (ratio(row, regime) for regime in REGIMES) if x is not None)
+
+
+def first_below(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
+    """The rows below 1.00 first, the slowest at the top; then the others as they are."""
+    return sorted(rows, key=lambda r: (value(r) >= 1, value(r) if value(r) < 1 else 0))
+
+
+def dates(data: dict[str, Any]) -> list[str]:
+    """The days of rows that were not measured with the others."""
+    found = []
+    for date in sorted({r["date"] for r in data["rows"] if "date" in r} - {data["date"]}):
+        groups = dict.fromkeys(r["group"] for r in data["rows"] if r.get("date") == date)
+        found.append(f"rows of {', '.join(groups)}: {date}")
+    return found
+
+
 def _cell(row: dict[str, Any], regime: str) -> str:
     plain, tuned = ratio(row, regime), ratio(row, regime, "tuned")
     if plain is None:
@@ -41,8 +70,11 @@ def _cell(row: dict[str, Any], regime: str) -> str:
 
 
 def table(data: dict[str, Any]) -> str:
-    """Ratios of every product by regime, with tuning in brackets, and what they were measured on."""
-    rows = data["rows"]
+    """Ratios of every product by regime, with tuning in brackets, and what they were measured on.
+
+    The rows with a ratio below 1.00 are first.
+    """
+    rows = first_below(data["rows"], lowest)
     measured = [x for x in REGIMES if any(ratio(row, x) is not None for row in rows)]
     lines = ["| M x N x K | type | flushed, TFLOP/s | " + " | ".join(REGIMES[x] for x in measured) + " |"]
     lines.append("|---|---|---|" + "---|" * len(measured))
@@ -54,9 +86,7 @@ def table(data: dict[str, Any]) -> str:
     notes = [
         f"{data['device']}, {data['date']}, torch {data['torch']} with CUDA {data['cuda']}, ptxas {data['ptxas']}"
     ]
-    for date in sorted({r["date"] for r in rows if "date" in r} - {data["date"]}):
-        groups = dict.fromkeys(r["group"] for r in rows if r.get("date") == date)
-        notes.append(f"rows of {', '.join(groups)}: {date}")
+    notes += dates(data)
     large = [r for r in rows if r["group"] == "large"]
     for regime in ("flushed", "steady"):
         found = [x for x in (ratio(r, regime) for r in large) if x is not None]
@@ -72,7 +102,7 @@ def types_table(data: dict[str, Any]) -> str:
     lines = ["| group | product | us | TFLOP/s | TB/s of weights | ratio | share of the error bound |"]
     lines.append("|---|---|---|---|---|---|---|")
     rows = [r for r in data["rows"] if not r["error"]]
-    for row in sorted(rows, key=lambda r: (r["ratio"] >= 1, r["ratio"] if r["ratio"] < 1 else 0)):
+    for row in first_below(rows, lambda r: float(r["ratio"])):
         time = row["mine"]
         speeds = f"{row['flops'] / time / 1e6:.0f} | {row['weights'] / time / 1e6:.2f}"
         cells = [row["group"], row["name"], f"{time:.1f}", speeds, f"{row['ratio']:.3f}", f"{row['share']:.3f}"]
@@ -80,6 +110,7 @@ def types_table(data: dict[str, Any]) -> str:
     notes = [
         f"{data['device']}, {data['date']}, torch {data['torch']}, CUDA {data['cuda']}, ptxas {data['ptxas']}"
     ]
+    notes += dates(data)
     for group in dict.fromkeys(r["group"] for r in rows):
         found = [r["ratio"] for r in rows if r["group"] == group]
         notes.append(f"{group}: geometric mean {geometric_mean(found):.3f}, lowest {min(found):.3f}")
@@ -101,6 +132,7 @@ def forms_table(data: dict[str, Any]) -> str:
     notes = [
         f"{data['device']}, {data['date']}, torch {data['torch']}, CUDA {data['cuda']}, ptxas {data['ptxas']}"
     ]
+    notes += dates(data)
     for group in NETWORKS:
         found = [r["ratio"] for r in rows if r["group"] == group]
         if found:
@@ -108,6 +140,19 @@ def forms_table(data: dict[str, Any]) -> str:
             notes.append(f"{group}: {len(found)} layers, {mean}, lowest {min(found):.3f}")
     failed = [r["name"] for r in data["rows"] if r["error"]]
     return "\n".join([*lines, "", "; ".join(notes + [f"failed: {', '.join(failed)}"] * bool(failed)) + "."])
+
+
+def llama_table(data: dict[str, Any]) -> str:
+    """Tokens a second of `bench/torch_llama.py` by contestant."""
+    rates = data["tokens a second"]
+    names = list(dict.fromkeys(n for row in rates.values() for n in row))
+    lines = ["| | " + " | ".join(f"`{n.split()[-1]}`" if " " in n else n for n in names) + " |"]
+    lines.append("|---|" + "---|" * len(names))
+    for title, row in sorted(rates.items(), key=lambda x: x[0].startswith("decode")):
+        cells = [f"{row[n]:,.0f}" if n in row else "" for n in names]
+        lines.append("| " + " | ".join([title, *cells]) + " |")
+    versions = f"torch {data['torch']}, CUDA {data['cuda']}, ptxas {data['ptxas']}"
+    return "\n".join([*lines, "", f"{data['device']}, {data['date']}, {versions}."])
 
 
 def picture(data: dict[str, Any]) -> str:
@@ -160,6 +205,9 @@ def main() -> int:
     page.write_text(rewritten(page.read_text(encoding="utf-8"), types_table(types), TYPES_BEGIN), encoding="utf-8")
     forms = forms_table(json.loads(FORMS.read_text()))
     page.write_text(rewritten(page.read_text(encoding="utf-8"), forms, FORMS_BEGIN), encoding="utf-8")
+    if LLAMA.exists():
+        text, rates = LLAMA_PAGE.read_text(encoding="utf-8"), llama_table(json.loads(LLAMA.read_text()))
+        LLAMA_PAGE.write_text(rewritten(text, rates, LLAMA_BEGIN), encoding="utf-8")
     return 0
 
 

@@ -43,9 +43,11 @@ from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 KINDS = (
     "large", "few rows", "medium rows", "long K", "small", "batches", "misaligned", "e4m3", "e4m3 blocks",
-    "e4m3 few rows", "s8",
+    "e4m3 few rows", "s8", "e4m3 tensor few rows",
 )  # fmt: skip
-TYPES = {"s8": "s8", "e4m3": "f8_e4m3", "e4m3 blocks": "f8_e4m3", "e4m3 few rows": "f8_e4m3"}
+# The forms of the scales; other 8-bit types.
+SCALES = {"e4m3": "rows", "e4m3 few rows": "rows", "e4m3 blocks": "blocks", "e4m3 tensor few rows": "tensor"}
+TYPES = {"s8": "s8"} | dict.fromkeys(SCALES, "f8_e4m3")
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Shape:
     @property
     def copies(self) -> int:
         """Copies of the operands that replays of a graph take turns with; 1: single launches are timed."""
-        if self.kind not in REPLAYED or (self.kind in SMALL and self.bytes > LARGE):
+        if self.kind in FLUSHED or (self.kind in SMALL and self.bytes > LARGE):
             return 1
         return max(2, min(16, math.ceil(COLD / self.bytes)))
 
@@ -77,12 +79,12 @@ class Shape:
 
     @property
     def scales(self) -> str:
-        return {"e4m3": "rows", "e4m3 few rows": "rows", "e4m3 blocks": "blocks"}.get(self.kind, "")
+        return SCALES.get(self.kind, "")
 
 
-# The kinds that are timed by graph replay, over copies of the operands of so many bytes in sum; small ones only up
-# to so many bytes.
-REPLAYED, COLD = ("few rows", "medium rows", "long K", "e4m3 few rows", "small", "batches", "misaligned"), 120e6
+# The kinds of which single launches are timed; the others are timed by graph replay, over copies of the operands
+# of so many bytes in sum, small ones only up to so many bytes.
+FLUSHED, COLD = ("large", "e4m3", "e4m3 blocks", "s8"), 120e6
 SMALL, LARGE = ("small", "batches", "misaligned"), 60e6
 # Bytes of weights of few rows, and of the operands of a batch.
 WEIGHTS, BATCH = (8e6, 500e6), 500e6
@@ -165,8 +167,9 @@ def call_of(s: Shape, make: Any) -> tuple[Call, ArrayRef]:
     scales: dict[str, Any] = {}
     if s.scales:
         steps, blocks = -(-s.k // 128), -(-s.n // 128)
-        forms = ((1, s.m), (1, s.n)) if s.scales == "rows" else ((steps, s.m), (steps, blocks))
-        scales = {"scale_a": make(forms[0], "f32", True), "scale_b": make(forms[1], "f32", False)}
+        rows, whole = ((1, s.m), (1, s.n)), ((steps, s.m), (steps, blocks))
+        left, right = {"tensor": ((1, 1), (1, 1)), "rows": rows, "blocks": whole}[s.scales]
+        scales = {"scale_a": make(left, "f32", True), "scale_b": make(right, "f32", False)}
     return Call(a, b, rules=PLAIN if s.kind not in TYPES or s.kind == "s8" else SCALED, **scales), out
 
 
@@ -214,7 +217,7 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
         call, out = call_of(s, make)
         problems.append(arguments.problem(call, out, made=True))
         other = torch.empty_like(out.owner, dtype=torch.bfloat16)
-        if s.scales == "rows":
+        if s.scales in ("tensor", "rows"):
             scales = {"scale_a": kept[3], "scale_b": kept[4], "use_fast_accum": True, "out_dtype": torch.bfloat16}
             torches.append(partial(torch._scaled_mm, kept[0], kept[1], out=other, **scales))
         else:
@@ -248,7 +251,7 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
         names.append(e)
         if wanted is not None:
             check(partial(start, found[-1][0]), result, wanted, f"{s}: {e.plan}")
-    compared = s.kind not in TYPES or s.scales == "rows"
+    compared = s.kind not in TYPES or s.scales in ("tensor", "rows")
     if compared:
         runs.append(lambda i: torches[i]())
     for run in runs * 2:

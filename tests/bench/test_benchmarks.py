@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import machine_vs_gpu as agreement
+import merge_results
 import mma_ceiling
 import mma_energy
 import ops_page
@@ -184,6 +185,45 @@ def test_the_page_of_products_shows_what_was_measured() -> None:
         ops_page.rewritten("no marks", text)
     svg = ops_page.picture({**about, "rows": [row]})
     assert svg.count("<rect") == 3 and ">1.100<" in svg
+
+
+def test_the_table_of_products_shows_first_what_is_slower() -> None:
+    about = {"device": "a GPU", "date": "today", "torch": "2", "cuda": "13", "ptxas": "13.5"}
+    rows = [
+        {"name": name, "group": "small", "dtype": "f16", "flops": 1e6, "ours": ours, "tuned": {}, "peer": peer}
+        for name, ours, peer in (
+            ("fast", {"flushed": 1.0}, {"flushed": 1.2}),
+            ("slow", {"flushed": 1.0, "graph": 1.0}, {"flushed": 1.1, "graph": 0.9}),
+            ("slowest", {"flushed": 1.0}, {"flushed": 0.8}),
+        )
+    ]
+    text = ops_page.table({**about, "rows": rows})
+    assert text.index("slowest") < text.index("| slow |") < text.index("fast")
+
+
+def test_the_table_of_models_has_a_column_for_each_contestant() -> None:
+    rates = {"decode 1, eager": {"torch": 1000.4}, "prefill 2048, eager": {"torch": 9.0, "tilemma s4": 12.0}}
+    about = {"device": "a GPU", "date": "today", "torch": "2", "cuda": "13", "ptxas": "13.5"}
+    lines = ops_page.llama_table({**about, "tokens a second": rates}).splitlines()
+    assert lines[0] == "| | torch | `s4` |" and lines[2:4] == [
+        "| prefill 2048, eager | 9 | 12 |",
+        "| decode 1, eager | 1,000 |  |",
+    ]
+
+
+def test_results_of_parts_of_a_table_are_merged() -> None:
+    """What was not measured again stays, with its date; what was is replaced, and dated as a whole."""
+    old = {"date": "1", "rows": [{"group": "a", "name": "x", "us": 1}, {"group": "a", "name": "y", "us": 2}]}
+    new = {"date": "2", "rows": [{"group": "a", "name": "y", "us": 3}, {"group": "b", "name": "z", "us": 4}]}
+    found = merge_results.merged(old, new)
+    assert found["date"] == "2" and found["rows"] == [
+        {"date": "1", "group": "a", "name": "x", "us": 1},
+        {"group": "a", "name": "y", "us": 3},
+        {"group": "b", "name": "z", "us": 4},
+    ]
+    assert merge_results.merged({}, new) == new
+    rates = {"date": "1", "tokens a second": {"a": 1}}, {"date": "2", "tokens a second": {"b": 2}}
+    assert merge_results.merged(*rates) == {"date": "2", "tokens a second": {"a": 1, "b": 2}}
 
 
 def test_the_page_of_types_shows_first_what_is_slower() -> None:
