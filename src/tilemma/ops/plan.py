@@ -238,10 +238,11 @@ AGAIN, MOST_AGAIN = 1.15, 256
 START_ALONE, CLUSTER_ALONE, BY_ROWS = 7e-07, 3e-07, {192: (0.95, 0.9), 256: (0.92, 0.76)}
 # K is by far the longest extent: so many times the others.
 LONG = 16
-# Measured over predicted time of parts of a long K: by the columns of tiles; of tiles of 128 rows and more; and
-# where each group of SMs (GPC) has the same tiles of every part: their columns are a power of two, and their
-# number is a multiple of the groups.
-BY_COLUMNS, TALL, SAME_TILES, GPCS = {1: 1.06, 2: 0.97, 3: 0.97}, 1.05, 1.04, 8
+# Measured over predicted time of parts of a long K, fitted to 183 products: of all; of clusters; of two or three
+# tiles beside each other; exponents of the share of the SMs that work, of the number of parts, of the rows of both
+# operands that the tiles load, and of the bytes along K of a ring.
+PARTED, PAIRED, TWO_OR_THREE = 2.5, 1.087, 0.967
+BY_TASKS, BY_PARTS, BY_LOADED, BY_RING = 0.228, -0.109, -0.088, -0.117
 # Parts of K.
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
@@ -373,15 +374,16 @@ def _alone(p: Problem, plan: Plan) -> bool:
     return streams and large and m <= min(held, MOST_ALONE) and held - m < unit
 
 
-def _parts(p: Problem, plan: Plan) -> float:
+def _parts(p: Problem, plan: Plan, on: Hardware) -> float:
     """How much longer parts of a long K take than the other terms say."""
-    m, n, k = p.shape
-    if plan.split == 1 or plan.cluster != (1, 1) or k < LONG * max(m, n):
+    (m, n, k), (rows, columns, depth) = p.shape, plan.tile
+    if plan.split == 1 or k < LONG * max(m, n):
         return 1.0
-    columns = cdiv(n, plan.tile[1])
-    same = columns > 1 and columns & (columns - 1) == 0 and cdiv(m, plan.tile[0]) * columns % GPCS == 0
-    tall = TALL if plan.tile[0] >= 128 else 1.0
-    return BY_COLUMNS.get(columns, 1.0) * tall * (SAME_TILES if same else 1.0)
+    down, across = cdiv(m, rows), cdiv(n, columns)
+    factor = PARTED * (PAIRED if plan.cluster != (1, 1) else 1.0) * (TWO_OR_THREE if across in (2, 3) else 1.0)
+    factor *= min(1.0, p.batch * down * across * plan.split / on.sms) ** BY_TASKS * plan.split**BY_PARTS
+    ring = plan.stages * depth * p.lhs.dtype.bytes / DEEP
+    return factor * (m * across + n * down) ** BY_LOADED * ring**BY_RING
 
 
 def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
@@ -462,7 +464,6 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         # The order of these plans stays: the requests are those of any of them.
         least = batch * (_once(p) / on.memory + _requests(p) * REQUEST)
         seconds = max(seconds, least) + 0.01 * min(seconds, least)
-    seconds *= _parts(p, plan)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
     alone = _alone(p, plan)
@@ -485,4 +486,4 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         packed *= m if name in ("lhs", "scale_lhs") else n
         seconds += 2.0 * batch * packed / (on.memory * PACKING)
     seconds += LAUNCH * bool(plan.pack)
-    return Estimate(plan, seconds, why)
+    return Estimate(plan, seconds * _parts(p, plan, on), why)
