@@ -383,7 +383,7 @@ def _parts(p: Problem, plan: Plan, on: Hardware) -> float:
     factor = PARTED * (PAIRED if plan.cluster != (1, 1) else 1.0) * (TWO_OR_THREE if across in (2, 3) else 1.0)
     factor *= min(1.0, p.batch * down * across * plan.split / on.sms) ** BY_TASKS * plan.split**BY_PARTS
     ring = plan.stages * depth * p.lhs.dtype.bytes / DEEP
-    return factor * (m * across + n * down) ** BY_LOADED * ring**BY_RING
+    return float(factor * (m * across + n * down) ** BY_LOADED * ring**BY_RING)
 
 
 def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
