@@ -113,6 +113,12 @@ OTHERS = {
     "fours read the same part of K": Plan(
         "pipelined", (64, 64, 64), 1, 2, grid=1, cluster=(2, 2), share=False, split=2, by_hand=True
     ),
+    "threes beside each other": Plan(
+        "pipelined", (64, 72, 64), 1, 2, grid=1, store="tma", cluster=(3, 1), share=False, by_hand=True
+    ),
+    "threes beside each other, swapped, a deep ring": Plan(
+        "pipelined", (64, 24, 64), 1, 11, grid=1, store="tma", swap=True, cluster=(1, 3), share=False, by_hand=True
+    ),
     "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),
     "copied": Plan("pipelined", (64, 48, 64), 1, 2, grid=2, store="copy", by_hand=True),

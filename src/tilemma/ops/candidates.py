@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops import few_rows
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, by_columns, packs, transposed, transposed_product
 from tilemma.ops.plan import (
@@ -29,6 +30,9 @@ from tilemma.ops.resident_plans import resident_plans
 # Operands of so many bytes in sum are read from memory repeatedly.
 LARGE = 400 << 20
 LARGEST_RING = 8
+# The same of few rows in several tiles: 114x4608x7424 took 23.3 us with 8 stages, 21.3 us with 10, and
+# 121x3712x6528 18.2 us with 8 and 16.7 us with 13.
+DEEPEST_RING = 13
 # Stages that few rows have in any case.
 LEAST_RING = 5
 # Columns of tiles of all columns, and of those whose warpgroups have the registers for an epilogue.
@@ -97,7 +101,10 @@ COLUMNS_OF_THREE, COLUMNS_FINISHED = 200, 192
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
 # are computed by hand: their plain text was slower, or has not been timed.  So are products of copies in aligned
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
-CLUSTERS = (((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False))
+CLUSTERS = (
+    ((1, 1), True), ((2, 1), True), ((1, 2), True), ((2, 1), False), ((1, 2), False), ((3, 1), False),
+    ((1, 3), False),
+)  # fmt: skip
 TILES = (((128, 128, 64), 2), ((64, 64, 64), 1))
 # Tiles of f64, which copies ahead: the last wave counts, because a tile takes long.  Steps of 32 are 2 to 4 %
 # faster than those of 16.
@@ -179,8 +186,10 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         # parts of sectors: 433x962x318 took 1.09 times as long, 3713x2011x521 1.75 times.
         by_copy = size == 2 and not (by_tma or swap or p.grouped or p.promote) and p.out.strides[2] == 1
         turned = swap and _turns(p)
+        few = few_rows.applies(p)
         if not (swap or ways[0] or p.grouped or p.promote or len(problem.outer) != 1):
             yield from _waves(p, on)
+            yield from _beside(p, on) if few else ()
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
         for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms))):
             tile = tile_for(problem, wide)
@@ -205,6 +214,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 for cluster, share in CLUSTERS:
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
                     if cluster != (1, 1) and (p.grouped or (wide, groups) not in usual):
+                        continue
+                    if 3 in cluster and not few:
                         continue
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = _ring(p, plan, on)
@@ -236,7 +247,8 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
             store = "tma" if split == 1 else "direct"
             zeros = ZEROS * tile[2] * p.lhs.dtype.bytes
             stages = _stages(p, tile, groups, store, replace(on, shared=on.shared - zeros))
-            if not NARROWEST_PART <= columns <= WIDEST or n <= columns * (beside - 1) or stages < LEAST_WAVE_RING:
+            widest = WIDEST_OF_256 if rows > 192 else WIDEST
+            if not NARROWEST_PART <= columns <= widest or n <= columns * (beside - 1) or stages < LEAST_WAVE_RING:
                 continue
             if cdiv(k, tile[2]) < 4 * split or not fits_registers(p, wide, groups, store, split):
                 continue
@@ -247,6 +259,26 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
             )  # fmt: skip
 
 
+def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
+    """The plans for few rows in two or three tiles, which the blocks of a cluster compute at the same time: tiles
+    as wide as one or two rounds take."""
+    (m, n, _), size = p.shape, p.out.dtype.bytes
+    if size != 2 or n * size % 16 or not aligned(p.out):
+        return
+    for beside in (2, 3):
+        rows, clusters = 64 * cdiv(cdiv(m, beside), 64), on.resident(beside) // beside
+        groups = rows // 64
+        for rounds in (1, 2):
+            columns = 8 * cdiv(cdiv(n, rounds * clusters), 8)
+            wide = rows, columns, 64
+            tile = tile_for(p, wide)
+            stages = _stages(p, tile, groups, "tma", on)
+            fits = NARROWEST_PART <= columns <= WIDEST and fits_registers(p, wide, groups, "tma", 1)
+            if cdiv(m, rows) == beside and stages >= LEAST_WAVE_RING and fits:
+                plan = Plan("pipelined", tile, groups, stages, RASTER, clusters, store="tma", by_hand=True)
+                yield replace(plan, cluster=(beside, 1), share=False)
+
+
 def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware) -> int:
     """The stages that shared memory has room for."""
     staged = tile[0] * tile[1] * p.out.dtype.bytes
@@ -254,7 +286,10 @@ def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on:
     if store == "tma" and by_columns(p):
         staging = min(staged, TURNED * tile[0] * p.out.dtype.bytes) + SPARE
     room = on.shared - _reserved(p, tile, groups) - staging
-    return min(PROMOTED_RING if p.promote else LARGEST_RING, room // _stage(p, tile))
+    # Tiles that share weights are small.
+    apart = few_rows.applies(p) and min(cdiv(p.shape[0], tile[0]), cdiv(p.shape[1], tile[1])) > 1
+    most = PROMOTED_RING if p.promote else DEEPEST_RING if apart else LARGEST_RING
+    return min(most, room // _stage(p, tile))
 
 
 def _turns(p: Problem) -> bool:

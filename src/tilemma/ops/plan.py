@@ -11,7 +11,7 @@ part of the shared tiles; up to twice as many where rows do not start on cache l
 A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
 least the time that memory needs to read each operand and write the result once, and that TMA needs in each SM for
 the lines of its tasks.  Memory is slow if few bytes are on their way.  The clock is higher where the tensor cores
-wait.
+wait.  Products of few rows by large weights have a model of their own, `few_rows`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops import few_rows
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
@@ -219,8 +220,9 @@ PACKING = 0.68
 # How much longer memory takes at most for the last of several rounds, which leaves SMs out: 64x28672x4096 of e4m3
 # took 31.7 us in one round, 33.8 us in 1.7 and 41.6 us in 1.1.
 UNEVEN = 0.1
-# The share of the SMs that have room for clusters of four or eight: 30 and 14 of them ran at a time on an H200.
-ROOM = 0.85
+# The share of the SMs that have room for clusters of three or more: 30 of four ran at a time on an H200, 40 of
+# three but not 42.
+ROOM = 0.91
 # Products whose rhs stays in shared memory: the share of the time that memory needs at its rate, and the seconds
 # that a request to the L2 cache takes besides; of a tile, of each of its warpgroups and columns; until the first
 # bytes come, and how much longer than memory these take.  Fitted to 146 batches.
@@ -424,6 +426,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     if plan.kernel == "resident":
         return _resident(problem, plan, on)
     p = transposed_product(problem) if plan.swap else problem
+    if plan.kernel == "pipelined" and not plan.pack and few_rows.applies(p):
+        return Estimate(plan, *few_rows.seconds(p, plan, on))
     (m, n, k), (rows, columns, depth) = p.shape, plan.tile
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
     batch = p.batch * len(p.outer)

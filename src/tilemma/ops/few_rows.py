@@ -1,0 +1,131 @@
+"""The model of products of few rows by large weights: times that were fitted to 1,782 plans of 240 such products.
+
+A tile has some of the rows, all of them or a half or a third, and some of the weights.  The time is a smooth
+maximum of what the parts of the machine take, besides what each launch and each tile cost:
+
+- memory, which reads the weights, once more in part if several tiles need them; it is slower if few bytes are on
+their way, and if the last of several rounds leaves SMs out,
+- TMA in each SM: lines from memory, from the L2 cache, and of zeros beyond an edge,
+- the L2 cache, all SMs together, and the port of each,
+- the way from memory: a slot of the ring is filled again after so long, and one or two are being multiplied,
+- the tensor cores, and shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.problem import Problem
+from tilemma.ops.requests import LINE
+
+if TYPE_CHECKING:
+    from tilemma.ops.plan import Hardware, Plan
+
+# Products that the model is for: so many rows at most; weights of so many rows, columns and bytes at least.
+ROWS, LEAST, WEIGHTS = 256, 2048, 8e6
+# The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
+# longer it takes at most for the last of several rounds.
+MEMORY, FLIGHT, UNEVEN = 1.07, 2.23e5, 0.0995
+# The bytes of few rows count less: they come from the L2 cache.
+LESS = 0.3
+# The share of weights that comes from memory again for each further tile that needs it: if the blocks of a cluster
+# compute them, and otherwise.
+AGAIN, AGAIN_APART = 0.0186, 0.23
+# Nanoseconds that TMA takes for a line from memory, from the cache, and of zeros beyond the last row and beyond
+# the last of the weights; the share of it in an SM whose neighbour is idle, and where blocks share tiles.
+FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 1.99, 0.208, 2.73, 3.04, 0.4, 0.8
+# Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
+L2, PORT, PORT_SHARED = 1.99e13, 2.67e11, 1.56e11
+# Seconds until a slot is filled, its own or shared; slots that are being multiplied.
+LATENCY, LATENCY_SHARED, BUSY = 6.64e-7, 7.28e-7, 2.1
+# Clocks a second at which the tensor cores and shared memory would work.
+TENSOR, SHARED_MEMORY = 1.93e9, 3.42e9
+# The exponent of the smooth maximum.
+SMOOTH = 3.85
+# Seconds of a launch, of one of clusters, of each tile, and of an element that is stored by TMA and otherwise.
+START, CLUSTER, TILE, STORE_TMA, STORE = 1.46e-6, 7.31e-7, 2.49e-7, 5.57e-11, 1.11e-10
+# The second kernel: its launch, and the bytes of parts a second.
+ADD, ADD_RATE = 1.05e-6, 3.62e12
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """A plan of a product of few rows: ``tiles`` tiles of ``held`` rows, each by ``wide`` weights in ``across``
+    tiles.  The plan's operands are those of the transposed product if it computes that."""
+
+    rows: int
+    weights: int
+    held: int
+    wide: int
+    tiles: int
+    across: int
+
+
+def applies(p: Problem) -> bool:
+    """Whether ``p`` is a product of the kind that the model is for."""
+    m, n, k = p.shape
+    few, many = min(m, n), max(m, n)
+    simple = p.batch == 1 and len(p.outer) == 1 and not p.grouped and not p.promote
+    by_rows = p.lhs_major == p.rhs_major == "row" and p.lhs.dtype.bits == p.rhs.dtype.bits == 16
+    return (
+        simple and by_rows and few <= ROWS and min(many, k) >= LEAST and 2 * many * k >= WEIGHTS and k < 8 * many
+    )
+
+
+def _placed(p: Problem, plan: Plan) -> FewRows:
+    m, n, _ = p.shape
+    if plan.swap:
+        return FewRows(n, m, plan.tile[1], plan.tile[0], cdiv(n, plan.tile[1]), cdiv(m, plan.tile[0]))
+    held = plan.loaded or plan.tile[0]
+    return FewRows(m, n, held, plan.tile[1], cdiv(m, plan.tile[0]), cdiv(n, plan.tile[1]))
+
+
+def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
+    """The time of ``plan`` for ``p``, transposed already if the plan says so, and what bounds it."""
+    f, (m, n, k), (rows, columns, depth), size = _placed(p, plan), p.shape, plan.tile, p.lhs.dtype.bytes
+    high, wide = plan.cluster
+    blocks, shares = high * wide, plan.share and high * wide > 1
+    tasks = cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * blocks
+    resident = on.resident(blocks)
+    rounds, steps, each = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split), depth * size
+    free = max(0.25, plan.stages - BUSY)
+
+    together = (wide if plan.swap else high) >= f.tiles
+    again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART)
+    moved = f.weights * k * size * (1 + again) + f.rows * k * size + 2 * f.rows * f.weights
+    flight = min(tasks, resident) * free * (f.wide / f.tiles + LESS * f.held) * each
+    memory = moved / (on.memory * MEMORY) * (1 + FLIGHT / flight)
+    memory *= 1 + UNEVEN * (rounds * on.sms / tasks - 1 if rounds > 1 else 0.0)
+
+    first = f.wide / f.tiles + f.held / f.across
+    lines = FROM_MEMORY * first + FROM_CACHE * (f.wide + f.held - first)
+    lines += ZERO_ROWS * (f.held - f.rows / f.tiles) + ZERO_WEIGHTS * (f.wide - f.weights / f.across)
+    # Two SMs share a path to the L2 cache, which one alone does not fill.
+    paths = max(LONE * rounds, cdiv(2 * tasks, on.sms) / 2)
+    lines *= paths * steps * each / LINE * 1e-9 * (SHARED if shares else 1.0)
+
+    loaded = f.wide + f.held
+    left = (rows if plan.swap else f.held) / (wide if shares else 1)
+    read = tasks * steps * (left + columns / (high if shares else 1)) * each / L2
+    inner = (rows // 64 * (64 + columns) * each + (rows + columns) * each / 2) / on.cache / 2
+    limits = {
+        "memory": memory,
+        "TMA": lines,
+        "the L2 cache": read,
+        "the port of an SM": rounds * steps * loaded * each / (PORT_SHARED if shares else PORT),
+        "the way from memory": rounds * steps * (LATENCY_SHARED if shares else LATENCY) / free,
+        "tensor cores": rounds * steps * 2.0 * rows * columns * depth / on.tensor / TENSOR,
+        "shared memory": rounds * steps * inner / SHARED_MEMORY,
+    }
+    total = sum(x**SMOOTH for x in limits.values()) ** (1 / SMOOTH)
+    total += START + CLUSTER * shares
+    total += rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
+    if plan.split > 1:
+        total += ADD + 8.0 * plan.split * m * n / ADD_RATE
+    slowest = max(limits, key=lambda x: limits[x])
+    return (
+        total,
+        f"{tasks} tasks in {rounds} rounds of {min(tasks, resident)}, {steps} steps each, bound by {slowest}",
+    )
