@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,23 @@ def integers(size: int) -> Contest:
     )  # fmt: skip
 
 
-def grouped(experts: int, tokens: int, n: int, k: int, kind: Any) -> Contest:
-    torch.manual_seed(experts)
-    a, b = normal(tokens, k, kind=kind), normal(experts, n, k, kind=kind).transpose(-1, -2)
+def uneven(experts: int, tokens: int, seed: int) -> torch.Tensor:
+    """Ends of uneven groups."""
+    torch.manual_seed(seed)
     shares = torch.rand(experts) ** 2 + 0.05
-    ends = (shares.cumsum(0) / shares.sum() * tokens).round().int()
+    return (shares.cumsum(0) / shares.sum() * tokens).round().int()
+
+
+@lru_cache(1)
+def operands_of_groups(experts: int, tokens: int, n: int, k: int, kind: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return normal(tokens, k, kind=kind), normal(experts, n, k, kind=kind).transpose(-1, -2)
+
+
+def grouped(
+    experts: int, tokens: int, n: int, k: int, kind: Any, ends: torch.Tensor | None = None, label: str = ""
+) -> Contest:
+    ends = uneven(experts, tokens, experts) if ends is None else ends
+    a, b = operands_of_groups(experts, tokens, n, k, kind)
     offsets = ends.cuda()
     out = torch.empty(tokens, n, device="cuda", dtype=torch.bfloat16)
     scales: dict[str, Any] = {}
@@ -200,7 +213,7 @@ def grouped(experts: int, tokens: int, n: int, k: int, kind: Any) -> Contest:
 
     filled = int((ends.diff(prepend=torch.zeros(1, dtype=torch.int32)) > 0).sum())
     return Contest(
-        "grouped", f"{'e4m3' if scales else 'bf16'} {experts}, {tokens}, {n}, {k}", 2.0 * tokens * n * k,
+        "grouped", f"{'e4m3' if scales else 'bf16'} {experts}, {tokens}, {n}, {k}{label}", 2.0 * tokens * n * k,
         float(filled * n * k * a.itemsize), lambda i: ops.grouped_matmul(a, b, offsets, out=out, **scales),
         peers, share, lambda: ops.plan(a, b, offsets=offsets, out=out, **scales).chosen,
     )  # fmt: skip
