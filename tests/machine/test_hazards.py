@@ -62,6 +62,16 @@ SOURCE_IN_FLIGHT = """  mov.u32 %r0, smem; shl.b32 %r1, %t, 2; add.s32 %r0, %r0,
   cp.async.wait_group 0; // @wait
   st.global.b32 [%Y], %t;"""
 
+# A copy of 16 bytes is awaited before its source is overwritten.
+SOURCE_OF_BULK = """  .shared .align 16 .b8 copied[16]; .shared .align 8 .b64 filled; setp.eq.u32 %p0, %t, 0;
+  mov.u32 %r0, copied; mov.u32 %r7, filled; @%p0 mbarrier.init.shared.b64 [%r7], 1;
+  @%p0 fence.proxy.async.shared::cta; bar.sync 0;
+  @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r7], 16;
+  @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%Y], 16, [%r7];
+LATER: mbarrier.try_wait.parity.shared.b64 %p1, [%r7], 0;
+  @!%p1 bra LATER; // @seen
+  st.global.b32 [%Y], %t;"""
+source_of_bulk = plain(SOURCE_OF_BULK)
 
 CASES = [
     Case("race", exchange, drop("barrier")),
@@ -76,6 +86,7 @@ CASES = [
     Case("overwrite-in-flight", bulk_store, drop("wait")),
     Case("overwrite-in-flight", plain(SOURCE_IN_FLIGHT), drop("wait")),
     Case("overwrite-in-flight", plain(SOURCE_IN_FLIGHT.replace("%r7, 4", "%r7, 3")), drop("wait")),
+    Case("overwrite-in-flight", source_of_bulk, drop("seen")),
     Case("overwrite-in-flight", tma, change("wait-group", " 0;", " 1;")),
     Case("race-equal-values", exchange, insert("barrier", "  .shared .align 4 .b8 eq[4]; mov.b32 %r7, eq; st.shared.b32 [%r7], 5;"), strict=True),
     Case("overwrite-in-flight-store", wgmma, insert("wait", "  st.shared.b32 [%r1], %r6;")),
@@ -172,6 +183,7 @@ BUILDERS = [
     ctas_apart,
     read_then_give,
     bulk_twice,
+    source_of_bulk,
 ]
 
 

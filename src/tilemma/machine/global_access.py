@@ -150,10 +150,9 @@ def global_ordered(
                 w, ins, event, verb, where, np.asarray(lanes)[np.unique(rows)], offsets[rows] + columns
             )
         else:
-            # Of the asynchronous accesses that may still run, cp.async reads global memory.
-            report_conflict(
-                w, ins, event, verb, where, (), offsets[rows] + columns, source=event.kind == "cp.async"
-            )
+            # Of the asynchronous accesses that may still run, copies into shared memory read global memory.
+            source = event.kind in ("cp.async", "tma")
+            report_conflict(w, ins, event, verb, where, (), offsets[rows] + columns, source=source)
         return
 
 

@@ -170,9 +170,12 @@ def _complain(f: Frame, ins: Instruction, problems: list[str]) -> None:
 
 
 def issue_load(
-    f: Frame, ins: Instruction, lane: int, targets: Any, place_bytes: Any, size: int, source: Any, swizzle: int
-) -> None:
-    """Issue one copy into each of ``targets``; ``place_bytes(offset)`` gives the `Places`."""
+    f: Frame, ins: Instruction, lane: int, targets: Any, place_bytes: Any, size: int, source: Any, swizzle: int,
+    read: tuple[Any, Any, int] | None = None,
+) -> None:  # fmt: skip
+    """Issue one copy into each of ``targets``; ``place_bytes(offset)`` gives the `Places`.
+
+    ``read``: the global elements that it reads until it completes: allocation, offsets and size."""
     w = f.w
     machine, cluster = w.cta.machine, w.cta.cluster
     knowledge = knowledge_of(w, lane)
@@ -181,6 +184,12 @@ def issue_load(
         places = place_bytes(offset)
         info = Access("tma", w, ins, swizzle)
         event = cluster.events.new(barrier.column, int(NEVER), info, unordered=True)
+        if read is not None and read[0].writable:
+            # Of several targets the first stands for all: each thread that has one tile may write the source.
+            allocation, offsets, element = read
+            number, read = (cluster.serial + 1) << 32 | event, None
+            index = offsets >> SHIFT[element]
+            global_access.record_global_read(w, allocation, np.zeros_like(index), index, element, number)
         async_access.write_tile(
             w, ins, cta, places.units, places.width, knowledge, event, f"`{ins.opcode.split('.mbarrier')[0]}`"
         )
@@ -237,8 +246,6 @@ def check_source(w: Warp, ins: Instruction, lane: int, allocation: Any, offsets:
             w, ins, allocation, lanes, offsets, element, allocation.writer, "ld", "the copy reads"
         )
         global_access.check_fenced(w, ins, allocation, offsets, element)
-    event = global_access.global_event(w, ins, "ld")
-    global_access.record_global_read(w, allocation, lanes, offsets >> SHIFT[element], element, event)
 
 
 # -- tensor copies
@@ -345,6 +352,7 @@ def load_box(
     issue_load(
         f, ins, lane, targets, lambda offset: whole_box(image, corner, im2col, offset).places,
         image.transaction_bytes, BoxSource(box, allocation, bound.start, fill), image.swizzle,
+        (allocation, box.within + bound.start, size) if len(box.within) else None,
     )  # fmt: skip
 
 

@@ -100,13 +100,14 @@ def plain(d: Decoder) -> None:
             assert barrier is not None
             the_mask = int(w.v[0][mask][lane]) if mask >= 0 else None
             targets = targets_of(f, ins, int(at[lane]), int(barrier.values(w, None)[lane]), the_mask)
+            read = None
             if from_shared:
                 fetch = _shared_source(f, ins, int(lane), int(start[lane]), words)
             else:
-                fetch = _global_source(f, ins, int(lane), start[[lane]], words)
+                fetch, read = _global_source(f, ins, int(lane), start[[lane]], words)
             if reduces:
                 fetch = _reduced(targets[0], fetch, words, operation, kind)
-            issue_load(f, ins, int(lane), targets, lambda o, x=words: Places.of(x + o, 16), n, fetch, 0)
+            issue_load(f, ins, int(lane), targets, lambda o, x=words: Places.of(x + o, 16), n, fetch, 0, read)
 
     d.visible(run)
 
@@ -145,7 +146,7 @@ def _global_source(f: Frame, ins: Instruction, lane: int, start: Any, words: Any
     (allocation, _, first), *_rest = global_access.locate(f, ins, np.array([lane]), start, 16, "copy of")
     offsets = words + int(first[0])
     check_source(f.w, ins, lane, allocation, offsets, 16)
-    return lambda: (allocation.words[16][offsets >> 4], offsets + allocation.base)
+    return lambda: (allocation.words[16][offsets >> 4], offsets + allocation.base), (allocation, offsets, 16)
 
 
 def _shared_source(f: Frame, ins: Instruction, lane: int, start: int, words: Any) -> Any:
