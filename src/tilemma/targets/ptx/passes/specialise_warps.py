@@ -70,6 +70,20 @@ class SpecialiseWarps:
         same = all(new is old for new, old in zip(body, kernel.body, strict=True))
         return kernel if same else replace(kernel, body=body, pipeline=None)
 
+    def _explain(self, op: t.Parallel, kernel: t.Kernel, bounded: bool, log: list[Decision]) -> None:
+        """Why a block that says nothing about pipelining stays as written."""
+        loops = loop_copies(replace(kernel, body=(op,)), role=True)
+        try:
+            if loops and not any(found.ahead for found in loops):
+                # Loops that copy into the same buffers are analysed together.
+                BlockPlan(replace(kernel, pipeline=PipelineSettings()), op, self.arch, [])
+        except NotPipelined as e:
+            if e.obstacle.rule not in BY_HAND:
+                log.append(e.decision(kernel))
+            return
+        if loops:
+            log.append(_left_as_written(kernel, op, bounded))
+
     def _launch(self, op: t.Op, kernel: t.Kernel, log: list[Decision]) -> t.Op:
         """``op`` if it is not a grid of blocks; clusters of the program stay as they are."""
         if (
@@ -81,8 +95,8 @@ class SpecialiseWarps:
         asked = kernel.pipeline is not None or any(isinstance(x, t.For) and x.pipeline for x in walk(op.body))
         bounded = op.cooperative or op.min_blocks is not None or op.max_registers is not None
         if not asked and (bounded or not is_profitable(result_elements(op))):
-            if result_elements(op) and any(found.ahead for found in loop_copies(replace(kernel, body=(op,)))):
-                log.append(_left_as_written(kernel, op, bounded))
+            if result_elements(op):
+                self._explain(op, kernel, bounded, log)
             return op
         said: list[Decision] = []
         try:
