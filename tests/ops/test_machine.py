@@ -98,6 +98,8 @@ OTHERS = {
     "swapped, of 112 columns": Plan("pipelined", (128, 112, 64), 2, stages=2, grid=2, swap=True),
     "swapped, stored by TMA": Plan("pipelined", (64, 40, 64), 1, stages=2, grid=2, store="tma", swap=True),
     "swapped, stored in pieces": Plan("pipelined", (192, 88, 64), 3, 6, grid=1, store="tma", swap=True),
+    "swapped, one tile after another": Plan("pipelined", (128, 48, 64), 2, 3, grid=1, store="tma", swap=True),
+    "swapped, two parts of each": Plan("pipelined", (256, 40, 64), 2, 3, grid=1, store="tma", swap=True),
     "swapped, stored by hand": Plan(
         "pipelined", (128, 72, 64), 2, 2, grid=1, store="tma", swap=True, cluster=(1, 2), share=False, by_hand=True
     ),

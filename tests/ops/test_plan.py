@@ -128,6 +128,26 @@ def test_few_rows_keep_no_more_on_their_way_than_memory_takes(rows: int) -> None
         assert x.stages >= LEAST_RING or (x.stages + 1) * sum(x.tile[:2]) * x.tile[2] * 2 > 0.8 * H200.shared
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(3456, 1536, 5248), (1920, 1408, 1152), (2560, 1024, 3328)])
+def test_rows_of_large_results_are_divided_in_small_steps_too(m: int, n: int, k: int) -> None:
+    """By the transposed product, whose tiles have columns in steps of 8: the last round leaves few SMs out."""
+    p = problem(m, n, k)
+    plan = ranked(p, H200)[0].plan
+    plain = next(e.plan for e in ranked(p, H200) if not e.plan.swap)
+
+    def rounds(x: Plan) -> int:
+        return -(-tasks(p, x) // H200.sms) * area(x)
+
+    assert plan.swap and plan.store == "tma" and rounds(plan) <= rounds(plain)
+
+
+@pytest.mark.parametrize(
+    "p", [problem(3456, 1536, 5248, "f8_e4m3"), problem(3456, 1530, 5248), problem(3456, 1536, 5241)]
+)
+def test_transposed_tiles_are_for_large_results_that_they_have_been_timed_for(p: Problem) -> None:
+    assert not any(x.swap for x in candidates(p, H200))
+
+
 def test_misaligned_arrays_get_a_plan_that_can_take_them() -> None:
     rows = ranked(problem(4095, 4097, 4104), H200)[0].plan
     assert rows.kernel == "pipelined" and rows.store == "copy" and not rows.pack
