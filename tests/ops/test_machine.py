@@ -176,6 +176,8 @@ def choosable() -> list[Plan]:
     found: dict[Any, Plan] = {}
     shapes = ((4096, 4096, 4096), (4095, 4097, 4104), (16, 8192, 8192), (64, 8192, 8192), (128, 8192, 8192))
     shapes += ((1, 8192, 8192), (100, 8192, 8192))
+    # Few rows in several tiles that the blocks of a cluster compute.
+    shapes += ((114, 4608, 7424), (209, 4864, 6144), (4608, 190, 4096))
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
     # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]

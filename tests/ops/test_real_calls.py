@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from real_calls import Array, RealCall, compiled, drawn, outcome, plan_of, reduced, run_small
 
-from tilemma.ops.candidates import candidates
+from tilemma.ops.candidates import candidates, ranked
 from tilemma.ops.plan import Hardware, Plan
 
 # `python tests/ops/real_calls.py --first N` draws others.
@@ -84,3 +84,34 @@ def test_no_tile_has_columns_of_two_blocks_of_scales(shape: tuple[int, int, int]
     found = (p for p in candidates(problem, Hardware()) if p.kernel == "pipelined" and p.split == 1)
     for plan in {(p.tile[1], p.swap): p for p in found}.values():
         assert run_small(*reduced(x, problem, plan)) == "", plan
+
+
+# Epilogues that took more registers than a thread has, in tiles that the model liked.
+HEAVY = {
+    "silu": ((4096, 4096, 2048), "f16", "f16", {"activation": "silu"}),
+    "silu in pairs": ((2176, 1600, 6872), "f16", "f16", {"activation": "silu"}),
+    "addend": ((4008, 3136, 1640), "bf16", "f16", {"beta": 1.0}),
+    "addend of e4m3": ((4672, 1152, 5376), "f8_e4m3", "bf16", {"beta": 1.0}),
+    "addend and silu": ((9808, 256, 1664), "bf16", "bf16", {"beta": -0.5, "activation": "silu"}),
+    "addend of integers": ((2316, 7776, 1720), "s8", "f32", {"beta": 1.0, "activation": "gelu"}),
+    "scaled integers": ((1664, 8976, 256), "u8", "f32", {}),
+}
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("name", HEAVY)
+def test_heavy_epilogues_keep_to_registers(name: str) -> None:
+    shape, dtype, out, options = HEAVY[name]
+    arrays = {"a": Array(("M", "K"), dtype), "b": Array(("K", "N"), dtype, "columns")}
+    arrays["out"] = Array(("M", "N"), out)
+    if "beta" in options:
+        arrays["c"] = Array(("M", "N"), "f32" if dtype == "s8" else "bf16")
+    if dtype[0] not in "bf" or dtype == "f8_e4m3":
+        arrays |= {"scale_a": Array(("M", 1), "f32"), "scale_b": Array((1, "N"), "f32")}
+    function = "scaled_matmul" if "scale_a" in arrays else "matmul"
+    x = RealCall(0, function, dict(zip("MNK", shape, strict=True)), arrays, options, out)
+    problem, tiles = x.imagined(), dict[tuple[int, ...], Plan]()
+    for e in ranked(problem, Hardware())[:60]:
+        tiles.setdefault(e.plan.tile[:2], e.plan)
+    for plan in list(tiles.values())[:3]:
+        assert compiled(problem, plan) == [], plan
