@@ -93,7 +93,8 @@ def _check_operands(call: Call) -> None:
             raise call.bad_shape(f"`{name}` has shape {list(x.shape)}", forms, fix)
         known = [t for group in call.rules.operands for t in group]
         if x.dtype.name not in known:
-            other = "scaled_matmul takes 8-bit floats" if x.dtype.name in FLOAT8 else f"convert `{name}`"
+            to = _nearest_type(x.dtype, b.dtype if name == "a" else a.dtype, known)
+            other = "scaled_matmul takes 8-bit floats" if x.dtype.name in FLOAT8 else f"convert `{name}` to {to}"
             raise call.bad_type(name, x.dtype, f"one of {', '.join(known)}", other)
         if max(x.shape) > MAX_EXTENT:
             limit = f"extents of at most {MAX_EXTENT}"
@@ -101,13 +102,31 @@ def _check_operands(call: Call) -> None:
     partners = next(group for group in call.rules.operands if a.dtype.name in group)
     if b.dtype.name not in partners:
         also = "" if len(partners) == 1 else f", {' or '.join(p for p in partners if p != a.dtype.name)}"
-        raise call.bad_type("b", b.dtype, f"{a.dtype}{also}, as in `a`", "convert one of them")
+        change = f"`a` to {b.dtype}" if _holds(b.dtype, a.dtype) else f"`b` to {a.dtype}"
+        raise call.bad_type("b", b.dtype, f"{a.dtype}{also}, as in `a`", f"convert {change}")
     if a.shape[-1] != b.shape[-2]:
         raise call.bad_shape(
             f"`a` is {list(a.shape)} and `b` {list(b.shape)}: K is {a.shape[-1]} here and {b.shape[-2]} there",
             "a [..., M, K] and b [..., K, N]",
             "transpose one of them: `b.T` costs nothing",
         )
+
+
+def _holds(one: DType, other: DType) -> bool:
+    """Whether each number of ``other`` is one of ``one``, or ``other`` has only two."""
+    if one.format is None or other.format is None:
+        return other.kind == "bool" or (one.format is not None and other.bits <= one.format.mantissa)
+    return one.format.holds(other.format)
+
+
+def _nearest_type(given: DType, other: DType, known: Sequence[str]) -> str:
+    """The type of ``known`` to convert an operand to: that of the ``other`` operand, the smallest that holds all
+    its numbers, or the float with the most digits."""
+    if other.name in known:
+        return other.name
+    types = sorted((dtypes.dtype(x) for x in known), key=lambda t: t.bits)
+    floats = [(t.format.mantissa, t.name) for t in types if t.format is not None]
+    return next((t.name for t in types if _holds(t, given)), max(floats)[1])
 
 
 def broadcast_batch(*shapes: Sequence[int]) -> tuple[int, ...] | None:
@@ -294,7 +313,8 @@ def check_epilogue(call: Call, shape: tuple[int, ...]) -> DType:
     addends = (*ADDENDS, "f64") if call.a.dtype.name == "f64" else ADDENDS
     for name, x in (("c", call.c), ("bias", call.bias)):
         if x is not None and x.dtype.name not in addends:
-            raise call.bad_type(name, x.dtype, f"one of {', '.join(addends)}", "convert it")
+            to = _nearest_type(x.dtype, x.dtype, addends)
+            raise call.bad_type(name, x.dtype, f"one of {', '.join(addends)}", f"convert it to {to}")
     if call.c is not None:
         broadcast(call, "c", call.c, shape)
     if call.bias is not None:

@@ -46,8 +46,8 @@ class WrongRank(LaunchError):
 class WrongDimension(LaunchError):
     code = "array-dimension"
     found = "{kernel}: dimension {axis} of `{name}` is {extent}; its shape is {shape}"
-    expected = "{dim} = {wanted}{because}"
-    fix = "pass arrays that agree on {dim}"
+    expected = "{wanted}"
+    fix = "pass {remedy}"
 
 
 class WrongStrides(LaunchError):
@@ -278,16 +278,16 @@ def _bind_dimensions(
                 )
             wanted = evaluate(dim, names)
             if shape[axis] != wanted:
+                because = first.get(dim, "") if isinstance(dim, str) else ""
+                size = _size_text(dim)
+                expected, remedy = f"{size} = {wanted}{because}", f"arrays that agree on {size}"
+                if isinstance(dim, int):
+                    expected = f"{dim}, which the kernel declares"
+                    remedy = f"an array whose dimension {axis} is {dim}"
                 raise WrongDimension(
-                    kernel=kernel,
-                    name=param.name,
-                    axis=axis,
-                    extent=shape[axis],
-                    shape=list(shape),
-                    dim=_size_text(dim),
-                    wanted=wanted,
-                    because=first.get(dim, "") if isinstance(dim, str) else "",
-                )
+                    kernel=kernel, name=param.name, axis=axis, extent=shape[axis], shape=list(shape),
+                    wanted=expected, remedy=remedy,
+                )  # fmt: skip
     return names
 
 
