@@ -121,6 +121,9 @@ OTHERS = {
     "threes beside each other, swapped, a deep ring": Plan(
         "pipelined", (64, 24, 64), 1, 11, grid=1, store="tma", swap=True, cluster=(1, 3), share=False, by_hand=True
     ),
+    "eights share few rows and weights": Plan(
+        "pipelined", (64, 32, 64), 1, 3, grid=1, store="tma", swap=True, cluster=(4, 2), by_hand=True
+    ),
     "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),
     "copied": Plan("pipelined", (64, 48, 64), 1, 2, grid=2, store="copy", by_hand=True),

@@ -351,6 +351,13 @@ def test_few_rows_take_tiles_of_all_rows(shape: tuple[int, int, int]) -> None:
     assert not chosen.swap and tasks(problem(*shape), chosen) <= H200.sms
 
 
+@pytest.mark.parametrize("columns", [2560, 5376, 7040, 7552])
+def test_no_more_clusters_of_three_than_run_at_a_time(columns: int) -> None:
+    """With 40 of them 188x5376x7552 took 44.7 us, with 34 wider ones 28.5 us."""
+    found = [x for x in candidates(problem(189, columns, 7552), H200) if 3 in x.cluster]
+    assert found and all(3 * x.grid <= H200.resident(3) < 3 * 40 for x in found)
+
+
 SEVERAL = ((114, 4608, 7424), (209, 4864, 6144), (188, 5376, 7552), (241, 17536, 4224), (121, 3712, 6528))
 
 
@@ -359,9 +366,26 @@ def test_few_rows_in_several_tiles_are_computed_by_clusters(shape: tuple[int, in
     """The blocks of a cluster read the same weights at the same time: 209x4864x6144 took 22.0 us so, 25.7 us
     without clusters, and 28.4 us with tiles of all rows.  Small tiles have deep rings: bytes on their way."""
     chosen = ranked(problem(*shape), H200)[0].plan
-    assert chosen.cluster != (1, 1) and not chosen.share and chosen.split == 1
+    assert chosen.cluster != (1, 1) and chosen.split == 1
+    assert chosen.grid * chosen.cluster[0] * chosen.cluster[1] <= H200.resident(3) or 3 not in chosen.cluster
     small = sum(chosen.tile[:2]) <= 128
     assert chosen.stages > 8 or not small
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("rows", [94, 160, 190])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_kernels_that_share_few_rows_keep_to_registers(rows: int, activation: str | None) -> None:
+    p = problem(rows, 17536, 4224)
+    p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
+    found = [x for x in candidates(p, H200) if x.swap and x.share and x.cluster[0] * x.cluster[1] >= 4]
+    assert found
+    for plan in found:
+        (step,) = steps(transposed_product(p), plan)
+        names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
+        facts = facts_of(dict(zip(names, step.args, strict=False)))
+        cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+        assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
 
 
 @pytest.mark.usefixtures("ptxas")

@@ -53,6 +53,8 @@ LEAST_WAVE_RING = 3
 # Rows of zeros that are copied to those of a ring's slots that are not loaded.
 ZEROS = 8
 WAVES = ((1, 1, 1), (1, 2, 1), (4, 1, 1), (2, 1, 2), (2, 1, 3))
+# Clusters of a transposed product of few rows that share these (the first number) and the weights (the second).
+SHARING = ((4, 1), (2, 2), (4, 2))
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
@@ -214,6 +216,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if not (swap or ways[0] or p.grouped or p.promote or len(problem.outer) != 1):
             yield from _waves(p, on)
             yield from _beside(p, on) if few else ()
+        if few and turned and not ways[0]:
+            yield from _sharing(p, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
         for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms))):
             tile = tile_for(problem, wide)
@@ -301,6 +305,23 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
             if cdiv(m, rows) == beside and stages >= LEAST_WAVE_RING and fits:
                 plan = Plan("pipelined", tile, groups, stages, RASTER, clusters, store="tma", by_hand=True)
                 yield replace(plan, cluster=(beside, 1), share=False)
+
+
+def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
+    """The plans of a transposed product of few rows whose blocks share these in twos or fours, and the weights
+    where the rows are in two tiles: each loads a whole number of swizzle atoms.  The rings are deep."""
+    m, n, _ = p.shape
+    for high, wide in SHARING:
+        unit, size = 8 * high, high * wide
+        columns = unit * cdiv(cdiv(n, wide), unit)
+        for rows, groups in ((64, 1), (128, 2), (192, 3)):
+            shape = rows, columns, 64
+            stages = _stages(p, shape, groups, "tma", on)
+            fits = columns <= WIDEST_FITTED and fits_registers(p, shape, groups, "tma", 1)
+            if fits and stages >= LEAST_RING and cdiv(n, columns) == wide and m > rows * (high - 1):
+                grid = on.resident(size) // size
+                plan = Plan("pipelined", shape, groups, stages, RASTER, grid, store="tma", swap=True, by_hand=True)
+                yield replace(plan, cluster=(high, wide))
 
 
 def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware) -> int:

@@ -1,4 +1,4 @@
-"""The model of products of few rows by large weights: times that were fitted to 1,782 plans of 240 such products.
+"""The model of products of few rows by large weights: fitted to 2,964 times of plans.
 
 A tile has some of the rows, all of them or a half or a third, and some of the weights.  The time is a smooth
 maximum of what the parts of the machine take, besides what each launch and each tile cost:
@@ -27,27 +27,29 @@ if TYPE_CHECKING:
 ROWS, LEAST, WEIGHTS = 256, 2048, 8e6
 # The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
 # longer it takes at most for the last of several rounds.
-MEMORY, FLIGHT, UNEVEN = 1.07, 2.23e5, 0.0995
+MEMORY, FLIGHT, UNEVEN = 1.08, 2.07e5, 0.131
 # The bytes of few rows count less: they come from the L2 cache.
 LESS = 0.3
 # The share of weights that comes from memory again for each further tile that needs it: if the blocks of a cluster
 # compute them, and otherwise.
-AGAIN, AGAIN_APART = 0.0186, 0.23
+AGAIN, AGAIN_APART = 0.0205, 0.167
 # Nanoseconds that TMA takes for a line from memory, from the cache, and of zeros beyond the last row and beyond
 # the last of the weights; the share of it in an SM whose neighbour is idle, and where blocks share tiles.
-FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 1.99, 0.208, 2.73, 3.04, 0.4, 0.8
+FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.15, 0.151, 2.73, 2.83, 0.4, 0.8
 # Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
-L2, PORT, PORT_SHARED = 1.99e13, 2.67e11, 1.56e11
+L2, PORT, PORT_SHARED = 1.54e13, 2.25e11, 1.75e11
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied.
-LATENCY, LATENCY_SHARED, BUSY = 6.64e-7, 7.28e-7, 2.1
+LATENCY, LATENCY_SHARED, BUSY = 6.42e-7, 6.75e-7, 2.14
 # Clocks a second at which the tensor cores and shared memory would work.
-TENSOR, SHARED_MEMORY = 1.93e9, 3.42e9
+TENSOR, SHARED_MEMORY = 1.95e9, 3.19e9
+# How much longer all this takes where two, four or eight blocks share tiles.
+PAIRS, FOURS, EIGHTS = 1.06, 1, 0.928
 # The exponent of the smooth maximum.
-SMOOTH = 3.85
+SMOOTH = 4.04
 # Seconds of a launch, of one of clusters, of each tile, and of an element that is stored by TMA and otherwise.
-START, CLUSTER, TILE, STORE_TMA, STORE = 1.46e-6, 7.31e-7, 2.49e-7, 5.57e-11, 1.11e-10
+START, CLUSTER, TILE, STORE_TMA, STORE = 1.38e-6, 8.68e-7, 2.9e-7, 5.94e-11, 1.19e-10
 # The second kernel: its launch, and the bytes of parts a second.
-ADD, ADD_RATE = 1.05e-6, 3.62e12
+ADD, ADD_RATE = 1.14e-6, 4.11e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     free = max(0.25, plan.stages - BUSY)
 
     together = (wide if plan.swap else high) >= f.tiles
-    again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART)
+    again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART / plan.split)
     moved = f.weights * k * size * (1 + again) + f.rows * k * size + 2 * f.rows * f.weights
     flight = min(tasks, resident) * free * (f.wide / f.tiles + LESS * f.held) * each
     memory = moved / (on.memory * MEMORY) * (1 + FLIGHT / flight)
@@ -101,14 +103,17 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
 
     first = f.wide / f.tiles + f.held / f.across
     lines = FROM_MEMORY * first + FROM_CACHE * (f.wide + f.held - first)
-    lines += ZERO_ROWS * (f.held - f.rows / f.tiles) + ZERO_WEIGHTS * (f.wide - f.weights / f.across)
+    # All zeros are in the last tile of the rows, which some block has in each of its rounds.
+    zeros = (f.held * f.tiles - f.rows) * (1 / f.tiles + (1 - 1 / f.tiles) / rounds)
+    lines += ZERO_ROWS * zeros + ZERO_WEIGHTS * (f.wide - f.weights / f.across)
     # Two SMs share a path to the L2 cache, which one alone does not fill.
     paths = max(LONE * rounds, cdiv(2 * tasks, on.sms) / 2)
     lines *= paths * steps * each / LINE * 1e-9 * (SHARED if shares else 1.0)
 
     loaded = f.wide + f.held
-    left = (rows if plan.swap else f.held) / (wide if shares else 1)
-    read = tasks * steps * (left + columns / (high if shares else 1)) * each / L2
+    # Blocks of a cluster that read the same lines at the same time read them once, also without sharing.
+    left = (rows if plan.swap else f.held) / wide
+    read = tasks * steps * (left + columns / high) * each / L2
     inner = (rows // 64 * (64 + columns) * each + (rows + columns) * each / 2) / on.cache / 2
     limits = {
         "memory": memory,
@@ -120,6 +125,8 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
         "shared memory": rounds * steps * inner / SHARED_MEMORY,
     }
     total = sum(x**SMOOTH for x in limits.values()) ** (1 / SMOOTH)
+    if shares:
+        total *= PAIRS if blocks < 4 else FOURS if blocks < 8 else EIGHTS
     total += START + CLUSTER * shares
     total += rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
     if plan.split > 1:

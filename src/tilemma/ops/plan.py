@@ -129,7 +129,8 @@ class Hardware:
 
         Larger clusters have less room: each lies in one group of SMs (GPC), and the groups differ in size.
         """
-        return self.sms // cluster * cluster if cluster <= 2 else int(self.sms * ROOM) // cluster * cluster
+        room = {1: 1.0, 2: 1.0, 3: ROOM_OF_THREE}.get(cluster, ROOM)
+        return int(self.sms * room) // cluster * cluster
 
 
 # The share of the memory's peak that reading reaches.
@@ -220,9 +221,9 @@ PACKING = 0.68
 # How much longer memory takes at most for the last of several rounds, which leaves SMs out: 64x28672x4096 of e4m3
 # took 31.7 us in one round, 33.8 us in 1.7 and 41.6 us in 1.1.
 UNEVEN = 0.1
-# The share of the SMs that have room for clusters of three or more: 30 of four ran at a time on an H200, 40 of
-# three but not 42.
-ROOM = 0.91
+# The share of the SMs that have room for clusters of three, and of more: 39 of three ran at a time on an H200 but
+# not 40, and 30 of four.
+ROOM_OF_THREE, ROOM = 0.89, 0.91
 # Products whose rhs stays in shared memory: the share of the time that memory needs at its rate, and the seconds
 # that a request to the L2 cache takes besides; of a tile, of each of its warpgroups and columns; until the first
 # bytes come, and how much longer than memory these take.  Fitted to 146 batches.
