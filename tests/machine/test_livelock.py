@@ -85,3 +85,27 @@ def test_a_long_loop_that_ends(name: str, schedule: str) -> None:
     x: Any = np.zeros(2, np.uint32)
     report = machine.run(ptx, {"grid": 1, "block": 64}, {"x": x, "y": x.copy()}, schedule=schedule)
     assert report.ok and report.instructions > 20_000
+
+
+AFTER_A_COPY = """.shared .align 16 .b8 copied[16];
+  setp.ge.u32 %p2, %r0, 32; @%p2 bra P; setp.ne.u32 %p1, %r0, 0; @%p1 bra E; mbarrier.init.shared.b64 [%r7], 1;
+  fence.proxy.async.shared::cta; mbarrier.arrive.expect_tx.shared.b64 _, [%r7], 16; mov.u32 %r8, copied;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r8], [%y], 16, [%r7];
+  L: mbarrier.try_wait.parity.shared.b64 %p3, [%r7], 0; @!%p3 bra L;
+  mov.u32 %r3, 1; st.release.gpu.global.u32 [%x], %r3; bra E;
+  P: COUNT ld.acquire.gpu.global.u32 %r2, [%x]; setp.eq.u32 %p0, %r2, 0; @%p0 bra P; E:
+"""
+
+
+@pytest.mark.parametrize("schedule", ["random", "late"])
+@pytest.mark.parametrize("count", ["", "add.u32 %r9, %r9, 1;"], ids=["the same state", "another state"])
+def test_polls_for_what_is_written_after_a_copy(schedule: str, count: str) -> None:
+    """The copy, and the warp that waits for it, come to their turn, however long others poll memory."""
+    ptx = HEAD + "mov.u32 %r9, 0;\n" + AFTER_A_COPY.replace("COUNT", count) + "\nret;\n}\n"
+    for seed in range(3):
+        x: Any = np.zeros(4, np.uint32)
+        report = machine.run(
+            ptx, {"grid": 1, "block": 64}, {"x": x, "y": x.copy()}, seed=seed, schedule=schedule, collect=True
+        )
+        assert report.ok and x[0] == 1, report
+        assert report.instructions < 500_000

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FIRST = 10_000
 # Warp instructions of a watch after which warps that are not known to be in a loop run first.
 PATIENCE = 2000
+# Those after which an asynchronous operation completes that the schedule has kept back.
+LONG = 20_000
 # Visible instructions of such a warp at a time.
 _TURN = 64
 # States of a warp that are kept; a loop is longer in few programs.
@@ -83,6 +85,17 @@ class Watch:
                 self.reads[f.w] = step
         elif not (name == "st" and "local" in rest) and step.instruction.opcode != "bar.warp.sync":
             self.changed = True
+
+    def stalled(self, machine: Machine) -> bool:
+        """Whether nothing but asynchronous operations can change anything: each frame that can run is in a loop,
+        or all have run for long."""
+        long = machine.steps - self.start > LONG
+        if long:
+            # Frames that poll an mbarrier run again beside those that count their polls, and never repeat a state.
+            machine.ready += machine.polling
+            machine.polling, self.start = [], machine.steps
+        able = (*machine.ready, *machine.timeouts)
+        return bool(machine.pending) and (long or all(_key(f) in self.looping for f in able))
 
     def endless(self, machine: Machine) -> bool:
         """Whether each frame that can run is in a loop, and nothing else can happen."""

@@ -1,12 +1,12 @@
 """Runs a grid: chooses the next warp, executes it until it must or should stop, completes agents.
 
 All random choices use one seeded generator, so that the same seed gives the same run.  ``schedule`` says when
-asynchronous agents complete: ``late`` (only when nothing else can happen, or a wait forces them), ``early`` (at
-once) or ``random``.  Warps interleave either uniformly in short bursts or by random priorities that change at
-random moments (Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs"), which
-lets one warp run far ahead of the others.  ``starve`` delays one warp as long as possible: it runs only when no
-other warp can, and no asynchronous operation is left to complete.  A warp that may miss a phase of an mbarrier
-misses it then.  The seed selects the warp.
+asynchronous agents complete: ``late`` (only when nothing else can happen, or a wait forces them; warps that poll
+a value count as waiting), ``early`` (at once) or ``random``.  Warps interleave either uniformly in short bursts or
+by random priorities that change at random moments (Burckhardt et al., "A Randomized Scheduler with Probabilistic
+Guarantees of Finding Bugs"), which lets one warp run far ahead of the others.  ``starve`` delays one warp as long
+as possible: it runs only when no other warp can, and no asynchronous operation is left to complete.  A warp that
+may miss a phase of an mbarrier misses it then.  The seed selects the warp.
 """
 
 from __future__ import annotations
@@ -240,6 +240,11 @@ class Machine(Choices):
                     raise Stop
         elif watch.changed:
             self.watch = None
+        elif watch.stalled(self):
+            # Other operations may be kept back in the same way: the next watch does not begin much later.
+            self.watch, self.next_watch = None, self.steps + livelock.FIRST
+            self.complete(self.random.choice(self.pending))
+            return True
         elif watch.endless(self):
             watch.describe(self)
             self.watch = None
