@@ -58,6 +58,12 @@ def test_each_plan_on_the_machine(shape: tuple[int, int, int, int]) -> None:
         assert run(shape, small(plan)) <= 1
 
 
+def test_rhs_of_many_columns_fits_beside_tiles_of_few_rows() -> None:
+    plans = resident(batch((2, 200, 792, 72))[0])
+    assert plans
+    assert all(x.tile[0] < 64 * x.groups for x in plans)
+
+
 def test_rhs_that_does_not_fit_has_other_plans() -> None:
     assert resident(batch((2, 200, 520, 64))[0])
     assert not resident(batch((2, 200, 520, 264))[0])

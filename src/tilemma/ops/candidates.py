@@ -50,6 +50,10 @@ NARROWEST_PART = 40
 # Stages, at least, of products of few rows in which every SM has so many tasks; the tasks of each SM, the blocks
 # that share the rows, and the parts of K.
 LEAST_WAVE_RING = 3
+# Tiles that have a part of all columns and leave as whole rows: parts, at most, columns, at least, and at most by
+# the rows of a tile.
+MOST_PARTS, NARROWEST_ROW = 6, 72
+MOST_IN_ROWS = {64: WIDEST_FITTED, 128: WIDEST_FITTED, 192: 200, 256: 184}
 # Rows of zeros that are copied to those of a ring's slots that are not loaded.
 ZEROS = 8
 WAVES = ((1, 1, 1), (1, 2, 1), (4, 1, 1), (2, 1, 2), (2, 1, 3))
@@ -169,7 +173,7 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
         most = COLUMNS_OF_THREE if simple else COLUMNS_FINISHED if p.acc == "f32" else COLUMNS
         return not p.promote and not p.grouped and columns <= most
     if rows == 128 and columns > COLUMNS:
-        return simple and whole and store == "tma" and not p.grouped and p.lhs.dtype.bits == 16
+        return simple and whole and store in ("tma", "rows") and not p.grouped and p.lhs.dtype.bits == 16
     # Groups: 8192 rows by 32 x 2048 x 7168 took 599 us with tiles of 256x128, 440 us with 128x256.
     if rows == 128 and columns == COLUMNS and (p.grouped or not whole):
         return False
@@ -197,12 +201,13 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         return
     yield from resident_plans(problem, on)
     for swap in (False, True):
-        large = swap and m > FEW_ROWS and not problem.grouped
+        many = swap and m > FEW_ROWS and not problem.grouped
+        large = many and problem.batch == 1
         if large and not _takes_turned(problem):
             break
         p = transposed_product(problem) if swap else problem
         ways = list(packs(p))
-        if ways[0] and (large or len(problem.outer) != 1):
+        if ways[0] and (many or len(problem.outer) != 1):
             continue
         size = p.out.dtype.bytes
         # Tensor stores write whole 16-byte units, over the edge too.
@@ -216,6 +221,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if not (swap or ways[0] or p.grouped or p.promote or len(problem.outer) != 1):
             yield from _waves(p, on)
             yield from _beside(p, on) if few else ()
+            if by_tma and size == 2:
+                yield from _of_row_boxes(p, on)
         if few and turned and not ways[0]:
             yield from _sharing(p, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
@@ -324,10 +331,36 @@ def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
                 yield replace(plan, cluster=(high, wide))
 
 
+def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
+    """The plans for batches whose results have rows that start within lines: the rows of a tile leave as a whole,
+    because each box of a part of them would write parts of two lines.
+
+    Of an odd number of 16 bytes: eight rows start in different banks.
+    """
+    n = p.shape[1]
+    if p.batch == 1 or p.acc == "s32" or straddling(p.out, False) == 1:
+        return
+    found = (cdiv(cdiv(n, parts), 8) * 8 for parts in range(1, MOST_PARTS + 1))
+    for columns in dict.fromkeys(x + 8 * (x % 16 == 0) for x in found):
+        if not NARROWEST_ROW <= columns <= WIDEST_FITTED:
+            continue
+        for rows, groups in ((64, 1), (128, 2), (192, 3), (256, 2)):
+            wide = rows, columns, 64
+            tile = tile_for(p, wide)
+            stages = _stages(p, tile, groups, "rows", on)
+            if stages < 2 or not fits_registers(p, wide, groups, "rows", 1) or columns > MOST_IN_ROWS[rows]:
+                continue
+            plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, 1, "rows")
+            yield plan
+            if rows > 64 and n > columns:
+                ring = min(stages, SHARED_RING)
+                yield replace(plan, grid=on.sms // 2, cluster=(1, 2), stages=ring, by_hand=True)
+
+
 def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware) -> int:
     """The stages that shared memory has room for."""
     staged = tile[0] * tile[1] * p.out.dtype.bytes
-    staging = {"tma": min(staged, STAGING), "copy": staged}.get(store, 0)
+    staging = {"tma": min(staged, STAGING), "copy": staged, "rows": staged + SPARE}.get(store, 0)
     if store == "tma" and by_columns(p):
         staging = min(staged, TURNED * tile[0] * p.out.dtype.bytes) + SPARE
     room = on.shared - _reserved(p, tile, groups) - staging

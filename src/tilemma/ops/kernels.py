@@ -123,8 +123,9 @@ def product_of_tiles(
     """out[b] = activation(alpha * lhs[b] x rhs[b] + beta * c[b] + bias); see `ops.matmul`.
 
     With SPLIT > 1, out[batch * SPLIT + part] is the product over one slice of K.  RASTER: the order of the blocks
-    (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, "turned", the same for ``out`` of
-    [batch, N, M], or "direct".  EARLY: the inputs of the epilogue are read before the sum, and arrive meanwhile.
+    (see `raster`); 0: the compiler's.  STORE: "tma", through shared memory, "rows", the same in boxes of whole
+    rows of the tile, "turned", as "tma" for ``out`` of [batch, N, M], or "direct".  EARLY: the inputs of the
+    epilogue are read before the sum, and arrive meanwhile.
     SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.  PROMOTE: each step of K is summed apart and added in f32.
     GROUPED: "rows" of lhs and the result, or "columns" (rows of rhs, columns of the result), are divided by
     ``offsets`` into groups, each with its matrix of the other operand.  GRID: the blocks that compute groups, one
@@ -141,7 +142,7 @@ def product_of_tiles(
 
     def tile(at: Place, lhs_row: Any, rhs_row: Any, part: Any = 0, some: Any = None) -> None:
         """Compute the tile ``at``, if ``some``, from these rows of the operands on."""
-        if STORE == "tma":
+        if STORE in ("tma", "rows"):
             out_s = shared(TO, TILE_M, TILE_N)
         elif STORE == "turned":
             out_s = shared(TO, TILE_N, TILE_M)
@@ -161,15 +162,16 @@ def product_of_tiles(
             mine = at.offset_rows(p * WARP_M)
             preloaded = inputs.preloaded(p) if EARLY else None
             done = epilogue.finished(mc, mine, preloaded)
-            if STORE == "tma":
+            if STORE in ("tma", "rows"):
                 mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
             elif STORE == "turned":
                 mma.store(done, out_s.subspan(TILE_N, WARP_M).at(0, p), transp=True)
             else:
                 there = out.view(1, WARP_M, TILE_N).from_(at.batch * SPLIT + part, mine.row, mine.column).sqz()
                 mma.store(done, there, rows=mine.rows, columns=mine.columns)
-        if STORE == "tma":
-            dma.copy(out_s, out.view(1, TILE_M, TILE_N).from_(at.batch, at.row, at.column).sqz())
+        if STORE in ("tma", "rows"):
+            there = out.view(1, TILE_M, TILE_N).from_(at.batch, at.row, at.column).sqz()
+            dma.copy(out_s, there, swizzle=0 if STORE == "rows" else None)
         elif STORE == "turned":
             dma.copy(out_s, out.view(1, TILE_N, TILE_M).from_(at.batch, at.column, at.row).sqz())
 

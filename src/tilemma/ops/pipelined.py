@@ -115,12 +115,12 @@ def matmul_by_hand(
     CLUSTER_M x CLUSTER_N blocks compute neighbouring tiles.  With SHARE, the blocks of a row multicast the tiles
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
     cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
-    STORE: through shared memory by "tma" or by a "copy", by TMA to ``out`` of [batch, N, M] ("turned"), or
-    "direct".  LOADED, if not 0: all rows of lhs are in one tile, and so many are loaded.  RING_LHS, RING_RHS: the
-    scales of a step arrive with its tiles.  ONCE: there are no more tasks than GRID.  BACK: the number of working
-    blocks is chosen such that every pass over the grid has the same number of tasks; every other
-    group of tiles is traversed from right to left, and every other pass from the end of K, so that the data read
-    last are read again while the L2 cache has them.
+    STORE: through shared memory by "tma", by TMA in boxes of whole "rows" of the tile, or by a "copy", by TMA to
+    ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: all rows of lhs are in one tile, and so
+    many are loaded.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
+    tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
+    number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
+    of K, so that the data read last are read again while the L2 cache has them.
     """
     M, N = out.shape[1], out.shape[2]
     if STORE == "turned":
@@ -273,7 +273,7 @@ def matmul_by_hand(
                 staged = out_s.subspan(*done.shape).at(part_m, 0)
             mma.store(done, staged, transp=STORE == "turned")
             if STORE != "copy":
-                tma.copy(staged, there)
+                tma.copy(staged, there, swizzle=0 if STORE == "rows" else None)
                 return
             # Of a power of two of columns: threads find their elements without a division.
             for column, width in powers(done.shape[1]):

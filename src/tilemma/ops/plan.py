@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import few_rows
+from tilemma.ops import batch_model, few_rows
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
-from tilemma.ops.requests import LINE, of_rows
+from tilemma.ops.requests import LINE
 from tilemma.runtime.arrays import ArrayRef
 
 
@@ -40,7 +40,8 @@ class Plan:
     ``tile`` is (M, N, K) of a block's step; ``groups`` warpgroups multiply, each tile[0] / groups rows, fed
     through ``stages`` slots.  ``raster``: tile rows in a group that blocks walk together.  ``grid``: blocks that
     stay.  ``split``: slices of K, added in order afterwards.  ``store``: through shared memory by "tma", or by a
-    "copy" of rows that TMA cannot write, by TMA in "lines" of the L2 cache that hold whole rows, or "direct".
+    "copy" of rows that TMA cannot write, by TMA in "lines" of the L2 cache that hold whole rows, or in boxes of
+    whole "rows" of the tile, or "direct".
     ``swap``: the transposed product is computed.  ``pack``: operands ("lhs", "rhs", after the swap) that are first
     copied to aligned memory.  ``cluster`` blocks (along M,
     along N) take neighbouring tiles; each loads a part of a shared tile for all of them, or without ``share`` they
@@ -71,8 +72,8 @@ class Plan:
         """The compile-time values of the kernel."""
         m, n, k = self.tile
         if self.kernel == "resident":
-            sizes = {"GROUPS": self.groups, "TILE_N": n, "TILE_K": k, "STAGES": self.stages, "SLOTS": self.slots}
-            return {**sizes, "GRID": self.grid, "STORE": self.store}
+            sizes = {"GROUPS": self.groups, "HEIGHT": m // self.groups, "TILE_N": n, "TILE_K": k}
+            return {**sizes, "STAGES": self.stages, "SLOTS": self.slots, "GRID": self.grid, "STORE": self.store}
         values: dict[str, Any] = {
             "WARP_M": m // self.groups,
             "TILE_N": n,
@@ -224,12 +225,6 @@ UNEVEN = 0.1
 # The share of the SMs that have room for clusters of three, and of more: 39 of three ran at a time on an H200 but
 # not 40, and 30 of four.
 ROOM_OF_THREE, ROOM = 0.89, 0.91
-# Products whose rhs stays in shared memory: the share of the time that memory needs at its rate, and the seconds
-# that a request to the L2 cache takes besides; of a tile, of each of its warpgroups and columns; until the first
-# bytes come, and how much longer than memory these take.  Fitted to 146 batches.
-RESIDENT, REQUEST = 0.92, 5.6e-12
-RESIDENT_TILE, RESIDENT_GROUP, RESIDENT_COLUMN = 4e-07, 2e-07, 3.3e-09
-RESIDENT_LATENCY, RESIDENT_LOAD = 1.2e-06, 0.9
 # Tiles of all of so few rows, of weights of so many bytes: the rate of memory over that of other tiles; bytes a
 # second that an SM reads from the L2 cache; what the shorter of both transfers adds to the other; the share of the
 # second by how many blocks share the rows.
@@ -355,19 +350,6 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     return max(moved / (on.memory * saturated), each) * (1 + UNEVEN * uneven)
 
 
-def _once(p: Problem) -> float:
-    """Bytes of one product of a batch, each read or written once."""
-    m, n, k = p.shape
-    return float((m + n) * k * p.lhs.dtype.bytes + m * n * p.out.dtype.bytes)
-
-
-def _requests(p: Problem) -> float:
-    """Requests to the L2 cache for one product of a batch, if each row is read or written once."""
-    m, n, k = p.shape
-    row, stored = k * p.lhs.dtype.bytes, n * p.out.dtype.bytes
-    return of_rows(m + n, row, row) + of_rows(m, stored, stored)
-
-
 def _alone(p: Problem, plan: Plan) -> bool:
     """Whether a block of a few rows has all of them: the blocks read the same rows, and each its own weights."""
     m, n, k = p.shape
@@ -402,30 +384,11 @@ def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
     return 1 if plan.tile[1] % 16 == 0 else rounds + 1
 
 
-def _resident(p: Problem, plan: Plan, on: Hardware) -> Estimate:
-    """The model of products whose rhs stays in shared memory: memory, the requests to the L2 cache, and the tiles
-    of a block, one after another."""
-    (m, n, k), (rows, columns, _), size = p.shape, plan.tile, p.lhs.dtype.bytes
-    down, row = cdiv(m, rows), k * size
-    tiles = p.batch // plan.grid * down + cdiv(p.batch % plan.grid * down, plan.grid)
-    requests = of_rows(m + n, row, row)
-    requests += m * n * size / LINE if plan.store == "lines" else of_rows(m, n * size, n * size)
-    memory = p.batch * (RESIDENT * _once(p) / on.memory + requests * REQUEST)
-    # The last tiles of some blocks are done when memory has nothing else to do.
-    memory *= 1 + UNEVEN * (tiles * plan.grid / (p.batch * down) - 1)
-    # Products wait for rhs where few slots are on their way.
-    work = down * (RESIDENT_TILE + RESIDENT_GROUP * plan.groups + RESIDENT_COLUMN * columns)
-    loading = RESIDENT_LATENCY + RESIDENT_LOAD * (columns + rows) * row * min(on.sms, p.batch * down) / on.memory
-    each = tiles / down * max(work, (loading + work) / plan.slots)
-    seconds = max(memory, each) + 0.1 * min(memory, each) + LAUNCH
-    why = f"{p.batch * down} tiles, {tiles} in a block, bound by {'memory' if memory > each else 'waits'}"
-    return Estimate(plan, seconds, why)
-
-
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
     if plan.kernel == "resident":
-        return _resident(problem, plan, on)
+        seconds, bound = batch_model.resident_seconds(problem, plan, on)
+        return Estimate(plan, seconds + LAUNCH, f"bound by {bound}")
     p = transposed_product(problem) if plan.swap else problem
     if plan.kernel == "pipelined" and not plan.pack and few_rows.applies(p):
         return Estimate(plan, *few_rows.seconds(p, plan, on))
@@ -455,7 +418,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     across = max(straddling(p.lhs, "lhs" in plan.pack), straddling(p.rhs, "rhs" in plan.pack)) > ACROSS
     if plan.store != "copy" or across or rows * columns < LASTING:
         step *= 1 + SHORT * max(0.0, 1 - plan.stages * depth * p.lhs.dtype.bytes / DEEP)
-    begin, byte = (FILL, STORE) if p.grouped else (START, {"tma": STORED, "copy": COPIED}.get(plan.store, DIRECT))
+    by = {"tma": STORED, "rows": STORED, "copy": COPIED}
+    begin, byte = (FILL, STORE) if p.grouped else (START, by.get(plan.store, DIRECT))
     store = rows * columns * stored * byte * (1 if plan.store != "direct" or stored == 4 else 1.5)
     seconds = rounds * (steps * step / on.clock + begin) + _stores(p, plan, steps, rounds) * store
     why = f"{tasks} tasks in {rounds:.3g} rounds of {min(tasks, resident)}, {steps} steps each bound by {bound_by}"
@@ -465,10 +429,6 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     if memory > seconds:
         why = f"{tasks} tasks, bound by memory"
     seconds = max(memory, seconds) + 0.05 * min(memory, seconds)
-    if p.batch > 1 and plan.kernel == "pipelined" and not p.grouped:
-        # The order of these plans stays: the requests are those of any of them.
-        least = batch * (_once(p) / on.memory + _requests(p) * REQUEST)
-        seconds = max(seconds, least) + 0.01 * min(seconds, least)
     shares = high * wide > 1 and plan.share
     # Where power is the limit, the bytes that blocks share save as much.
     alone = _alone(p, plan)
@@ -491,4 +451,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         packed *= m if name in ("lhs", "scale_lhs") else n
         seconds += 2.0 * batch * packed / (on.memory * PACKING)
     seconds += LAUNCH * bool(plan.pack)
-    return Estimate(plan, seconds * _parts(p, plan, on), why)
+    seconds *= _parts(p, plan, on)
+    if p.batch > 1 and plan.kernel == "pipelined" and not p.grouped:
+        seconds = batch_model.seconds_of_batch(p, plan, on, seconds)
+    return Estimate(plan, seconds, why)

@@ -21,6 +21,17 @@ def parts_of(columns: int) -> list[tuple[int, int]]:
     return [(first, end - first) for first, end in itertools.pairwise(edges)]
 
 
+def turned_parts(columns: int) -> list[tuple[int, int]]:
+    """(first, number) of parts of ``columns``, rows of an instruction whose result is transposed.
+
+    The first has what the others leave: the rest of its rows are columns of the next part.
+    """
+    edges = [0, *range((columns - 1) % ATOM + 1, columns + 1, ATOM)]
+    return [(first, end - first) for first, end in itertools.pairwise(edges)]
+
+
+# Rows of an instruction.
+ATOM = 64
 # Elements of a line, of 16 bits.
 ELEMENTS = LINE // 2
 # Columns of an instruction, and rows of a box, at most.
@@ -36,17 +47,19 @@ def matmul_resident(
     # Element types, and the dimensions of the result.
     TL="f16", TR="f16", TO="f16", ACC="f32", OUT0="M", OUT1="N",
     # The plan.
-    GROUPS=2, TILE_N=64, TILE_K=64, STAGES=4, SLOTS=2, GRID=132, STORE="lines",
+    GROUPS=2, HEIGHT=64, TILE_N=64, TILE_K=64, STAGES=4, SLOTS=2, GRID=132, STORE="lines",
 ):  # fmt: skip
     """out[b] = lhs[b] x rhs[b].
 
-    Blocks compute whole products, as long as all of them have one, and share the tiles, 64 * GROUPS rows and all
-    columns, of the rest.  The rows of a product need its rhs, TILE_N columns of TILE_K, which goes through SLOTS
-    buffers; lhs goes through STAGES.
+    Blocks compute whole products, as long as all of them have one, and share the tiles, HEIGHT * GROUPS rows and
+    all columns, of the rest.  The rows of a product need its rhs, TILE_N columns of TILE_K, which goes through
+    SLOTS buffers; lhs goes through STAGES.  HEIGHT: 64, or fewer rows, whose transpose is computed, 64 columns at
+    a time.
     STORE: "tma", or "lines" for ``out`` in lines of 64 elements: 64 rows of TILE_N columns are TILE_N of them.
     """
     B, M = lhs.shape[0], lhs.shape[1]
-    ROWS, steps, parts = 64 * GROUPS, steps_of(TILE_K), parts_of(TILE_N)
+    TURNED = HEIGHT < ATOM
+    ROWS, steps, parts = HEIGHT * GROUPS, steps_of(TILE_K, TURNED), parts_of(TILE_N)
     tiles, rounds = cdiv(M, ROWS), B // GRID
     rest = (B - rounds * GRID) * tiles
     share = cdiv(rest, GRID)
@@ -57,7 +70,7 @@ def matmul_resident(
         whole, free = event(SLOTS), event(SLOTS, ready=True)
         lhs_s = [shared(TL, ROWS, width, copies=STAGES) for _, width in steps]
         rhs_s = [shared(TR, TILE_N, width, copies=SLOTS) for _, width in steps]
-        out_s = [shared(TO, 64, TILE_N) for _ in range(GROUPS)]
+        out_s = [shared(TO, HEIGHT, TILE_N) for _ in range(GROUPS)]
         first, last = var(block * share), var(tm.math.min(block * share + share, rest))
         some = var(first // tiles)
         count = var(rounds + select(first < last, cdiv(last, tiles) - some, 0))
@@ -89,23 +102,41 @@ def matmul_resident(
                 tma.copy(there, buffers[filled.slot], async_=full[filled.slot])
             trigger(full[filled.slot])
 
+        def store(mc: Any, room: Any, column: int, columns: int) -> None:
+            some = {"rows": columns} if columns < ATOM and TURNED else {}
+            shape = mc.shape[::-1] if TURNED else mc.shape
+            mma.store(mc, room.view(*shape).from_(0, column), transp=TURNED, **some)
+
         def multiply(b: Any, m: Any, group: int, used: PipelineState, kept: PipelineState) -> None:
             wait(full[used.slot])
-            for column, columns in parts:
+            room, before = out_s[group], None
+            for column, columns in turned_parts(TILE_N) if TURNED else parts:
+                height = ATOM if TURNED else columns
                 mc = mma.fill(zero(ACC), ACC, fast=True)
                 for (_, width), left, right in zip(steps, lhs_s, rhs_s, strict=True):
-                    mine = mma.load(left[used.slot].subspan(64, width).at(group, 0))
-                    mma.row.row(mc, mine, mma.load(right[kept.slot].view(columns, width).from_(column, 0)))
-                mma.wait(0)
-                if column + columns == TILE_N:
-                    trigger(empty[used.slot])
-                mma.store(mc, out_s[group].view(64, columns).from_(0, column))
+                    mine = mma.load(left[used.slot].subspan(HEIGHT, width).at(group, 0))
+                    those = mma.load(right[kept.slot].view(height, width).from_(column, 0))
+                    mma.row.row(mc, *((those, mine) if TURNED else (mine, those)))
+                if before is not None:
+                    # Stored while this part is multiplied.
+                    mma.commit()
+                    mma.wait(1)
+                    store(*before)
+                before = mc, room, column, columns
+                last = column + columns == TILE_N
+                if last or not TURNED:
+                    mma.wait(0)
+                    if last:
+                        trigger(empty[used.slot])
+                    store(*before)
+                    before = None
             row = m * GROUPS + group
             if STORE == "lines":
-                there = out.subspan(1, TILE_N, ELEMENTS).at(b, row, 0).sqz()
-                tma.copy(out_s[group].span_as(TILE_N, ELEMENTS), there)
+                lines = HEIGHT * TILE_N // ELEMENTS
+                there = out.subspan(1, lines, ELEMENTS).at(b, row, 0).sqz()
+                tma.copy(room.span_as(lines, ELEMENTS), there)
             else:
-                tma.copy(out_s[group], out.subspan(1, 64, TILE_N).at(b, row, 0).sqz())
+                tma.copy(room, out.subspan(1, HEIGHT, TILE_N).at(b, row, 0).sqz())
 
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):

@@ -19,6 +19,10 @@ MOST_COLUMNS = {2: 160, 3: 72, 4: 48}
 UNIT, LONGEST = 16, 1024
 # Tiles on their way at least: blocks with fewer waited for rhs.
 AHEAD = 3
+# Rows of a warpgroup whose transposes are computed, and the columns from which on they are worth a try.
+HEIGHTS, NARROWEST_TURNED = (32, 24, 16), 256
+# Stages of their lhs that are better than more buffers of rhs, and bytes that the alignment of buffers takes.
+ENOUGH, SPARE = 4, 1024
 # Bytes that each block of several in a multiprocessor takes besides its own.
 BESIDE = 1024
 
@@ -46,6 +50,24 @@ def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
             if -slots * cdiv(m, 64 * groups) >= AHEAD:
                 tile, grid = (64 * groups, n, depth), beside * on.sms
                 yield Plan("resident", tile, groups, stages, 0, grid, 1, store, slots=-slots)
+    if n >= NARROWEST_TURNED:
+        yield from _turned_plans(p, on)
+
+
+def _turned_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
+    """The same with tiles of few rows, whose transposes are computed: rhs of more columns fits."""
+    (_, n, k), size, store = p.shape, p.lhs.dtype.bytes, _store(p)
+    depth = cdiv(k, UNIT) * UNIT
+    row = sum(width for _, width in steps_of(depth, tight=True)) * size
+    for groups in (2, 3):
+        for height in HEIGHTS:
+            room = on.shared - EVENTS - SPARE - groups * height * n * p.out.dtype.bytes
+            rings = _rings(room, n * row, groups * height * row)
+            found = [(min(stages, ENOUGH), min(slots, 2), stages, slots) for slots, stages in rings]
+            if found:
+                *_, stages, slots = max(found)
+                tile = (groups * height, n, depth)
+                yield Plan("resident", tile, groups, stages, 0, on.sms, 1, store, slots=slots)
 
 
 def _rings(room: int, each: int, tile: int) -> Iterator[tuple[int, int]]:
@@ -82,12 +104,13 @@ def lines_of(out: ArrayRef) -> ArrayRef | None:
     return out._replace(shape=(b, m * n // line, line), strides=(out.strides[0], line, 1), owner=(out.owner,))
 
 
-def steps_of(depth: int) -> list[tuple[int, int]]:
-    """(first, number) of the elements along K that swizzle atoms hold: 64, for the rest fewer."""
+def steps_of(depth: int, tight: bool = False) -> list[tuple[int, int]]:
+    """(first, number) of the elements along K that swizzle atoms hold: 64, for the rest fewer.  ``tight``: and no
+    more than ``depth``."""
     found, first = [], 0
     while first < depth:
         rest = depth - first
-        width = 64 if rest > 32 else 32 if rest > 16 else 16
+        width = 64 if rest > (48 if tight else 32) else 32 if rest > 16 else 16
         found.append((first, width))
         first += width
     return found

@@ -258,7 +258,7 @@ class BlockPlan:
         assert isinstance(store, t.Store) and isinstance(copy, t.Copy)
         by_rows = value_of(store.dst.axes[-1].extent) == shape[1] and store.dst.static_shape is not None
         width = shape[0] * PIECE_BYTES
-        if not by_rows or isinstance(promoted(copy, self.facts), str) or whole % width:
+        if copy.swizzle == 0 or not by_rows or isinstance(promoted(copy, self.facts), str) or whole % width:
             return whole
         return width * max(1, min(pieces, whole // width - 1))
 

@@ -130,7 +130,7 @@ def _gaps(allocs: list[Alloc], body: Body) -> int:
 def _cuts(alloc: Alloc, body: Body) -> list[_Staged]:
     """The ways to cut ``alloc``, a staging buffer, the widest pieces first; none if it is no such buffer.
 
-    Every use is a store followed by a TMA store of the same view.
+    Every use is a store followed by a TMA store of the same view, and none asks for plain rows.
     """
     b = alloc.buffer
     shape = [value_of(e) for e in b.shape]
@@ -140,7 +140,7 @@ def _cuts(alloc: Alloc, body: Body) -> list[_Staged]:
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
     pairs = _pairs(body, b.name)
     uses = Counter(v.base.name for op in walk(body) for v in touched(op))
-    if not pairs or uses[b.name] != 2 * len(pairs):
+    if not pairs or uses[b.name] != 2 * len(pairs) or any(copy.swizzle == 0 for _, copy in pairs):
         return []
     axis = 0 if pairs[0][0].transpose else 1
     for store, copy in pairs:
