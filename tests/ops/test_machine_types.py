@@ -167,8 +167,14 @@ def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_machine(x, plan, monkeypatch, arch="sm_90a", seed=1) <= 1
 
 
-# A tile with two blocks of scales, and one whose last rows are the next group's: the plain text has neither.
-BY_HAND = "blocks in a wide tile", "blocks in wide tiles of a pair", "groups stored by tma"
+def test_the_plain_text_stores_the_rows_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole tile by TMA would write over those of the next."""
+    plan, x = VARIANTS["groups stored by tma"]
+    assert on_machine(x, plan, monkeypatch, plain=True, arch="sm_90a", seed=1) <= 1
+
+
+# A tile with two blocks of scales: the plain text has none.
+BY_HAND = "blocks in a wide tile", "blocks in wide tiles of a pair"
 
 
 @pytest.mark.slow

@@ -305,6 +305,9 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         }
     else:
         values["EARLY"] = True
+        if problem.grouped:
+            # TMA would write the whole of a group's last tile, over the next group's rows.
+            values["STORE"] = "direct"
     if problem.grouped:
         values["OUT"] = 1
         if plan.by_hand:
