@@ -115,3 +115,18 @@ def test_heavy_epilogues_keep_to_registers(name: str) -> None:
         tiles.setdefault(e.plan.tile[:2], e.plan)
     for plan in list(tiles.values())[:3]:
         assert compiled(problem, plan) == [], plan
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("shape", [(885, 120, 96, 88), (511, 720, 696, 88), (701, 496, 552, 168)], ids=str)
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_batches_that_leave_as_whole_rows_are_multiplied_by_wgmma(shape: tuple[int, ...], order: str) -> None:
+    """Of an rhs with contiguous columns wgmma reads multiples of 64 of them."""
+    arrays = {"a": Array(("B", "M", "K"), "f16"), "b": Array(("B", "K", "N"), "f16", order)}
+    arrays["out"] = Array(("B", "M", "N"), "f16")
+    x = RealCall(0, "matmul", dict(zip("BMNK", shape, strict=True)), arrays, {}, "f16")
+    problem, tiles = x.imagined(), dict[tuple[object, ...], Plan]()
+    for e in ranked(problem, Hardware()):
+        tiles.setdefault((e.plan.store, e.plan.by_hand), e.plan)
+    for plan in tiles.values():
+        assert compiled(problem, plan) == [], plan

@@ -335,10 +335,11 @@ def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans for batches whose results have rows that start within lines: the rows of a tile leave as a whole,
     because each box of a part of them would write parts of two lines.
 
-    Of an odd number of 16 bytes: eight rows start in different banks.
+    Of an odd number of 16 bytes: eight rows start in different banks.  wgmma does not read so many columns of an
+    rhs whose columns are contiguous.
     """
     n = p.shape[1]
-    if p.batch == 1 or p.acc == "s32" or straddling(p.out, False) == 1:
+    if p.batch == 1 or p.acc == "s32" or p.rhs_major == "col" or straddling(p.out, False) == 1:
         return
     found = (cdiv(cdiv(n, parts), 8) * 8 for parts in range(1, MOST_PARTS + 1))
     for columns in dict.fromkeys(x + 8 * (x % 16 == 0) for x in found):
