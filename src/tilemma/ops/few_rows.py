@@ -27,29 +27,30 @@ if TYPE_CHECKING:
 ROWS, LEAST, WEIGHTS = 256, 2048, 8e6
 # The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
 # longer it takes at most for the last of several rounds.
-MEMORY, FLIGHT, UNEVEN = 1.08, 2.07e5, 0.131
+MEMORY, FLIGHT, UNEVEN = 1.08, 2.04e5, 0.129
 # The bytes of few rows count less: they come from the L2 cache.
 LESS = 0.3
 # The share of weights that comes from memory again for each further tile that needs it: if the blocks of a cluster
 # compute them, and otherwise.
-AGAIN, AGAIN_APART = 0.0205, 0.167
+AGAIN, AGAIN_APART = 0.02, 0.167
 # Nanoseconds that TMA takes for a line from memory, from the cache, and of zeros beyond the last row and beyond
 # the last of the weights; the share of it in an SM whose neighbour is idle, and where blocks share tiles.
-FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.15, 0.151, 2.73, 2.83, 0.4, 0.8
+FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.14, 0.145, 2.7, 2.9, 0.4, 0.8
 # Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
-L2, PORT, PORT_SHARED = 1.54e13, 2.25e11, 1.75e11
+L2, PORT, PORT_SHARED = 1.55e13, 2.35e11, 1.79e11
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied.
-LATENCY, LATENCY_SHARED, BUSY = 6.42e-7, 6.75e-7, 2.14
+LATENCY, LATENCY_SHARED, BUSY = 6.31e-7, 6.64e-7, 2.16
 # Clocks a second at which the tensor cores and shared memory would work.
-TENSOR, SHARED_MEMORY = 1.95e9, 3.19e9
+TENSOR, SHARED_MEMORY = 1.96e9, 3.26e9
 # How much longer all this takes where two, four or eight blocks share tiles.
-PAIRS, FOURS, EIGHTS = 1.06, 1, 0.928
+PAIRS, FOURS, EIGHTS = 1.06, 1, 0.926
 # The exponent of the smooth maximum.
 SMOOTH = 4.04
-# Seconds of a launch, of one of clusters, of each tile, and of an element that is stored by TMA and otherwise.
-START, CLUSTER, TILE, STORE_TMA, STORE = 1.38e-6, 8.68e-7, 2.9e-7, 5.94e-11, 1.19e-10
+# Seconds of a launch, of one of clusters, of each step, of each tile, and of an element that is stored by TMA and
+# otherwise.
+START, CLUSTER, STEP, TILE, STORE_TMA, STORE = 1.37e-6, 8.5e-7, 2.46e-9, 2.81e-7, 6.18e-11, 1.24e-10
 # The second kernel: its launch, and the bytes of parts a second.
-ADD, ADD_RATE = 1.14e-6, 4.11e12
+ADD, ADD_RATE = 1.14e-6, 4.16e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     total = sum(x**SMOOTH for x in limits.values()) ** (1 / SMOOTH)
     if shares:
         total *= PAIRS if blocks < 4 else FOURS if blocks < 8 else EIGHTS
-    total += START + CLUSTER * shares
+    total += START + CLUSTER * shares + rounds * steps * STEP
     total += rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
     if plan.split > 1:
         total += ADD + 8.0 * plan.split * m * n / ADD_RATE

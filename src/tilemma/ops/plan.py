@@ -130,8 +130,7 @@ class Hardware:
 
         Larger clusters have less room: each lies in one group of SMs (GPC), and the groups differ in size.
         """
-        room = {1: 1.0, 2: 1.0, 3: ROOM_OF_THREE}.get(cluster, ROOM)
-        return int(self.sms * room) // cluster * cluster
+        return int(self.sms * (1 if cluster <= 2 else ROOM.get(cluster, ROOM[8]))) // cluster * cluster
 
 
 # The share of the memory's peak that reading reaches.
@@ -222,9 +221,9 @@ PACKING = 0.68
 # How much longer memory takes at most for the last of several rounds, which leaves SMs out: 64x28672x4096 of e4m3
 # took 31.7 us in one round, 33.8 us in 1.7 and 41.6 us in 1.1.
 UNEVEN = 0.1
-# The share of the SMs that have room for clusters of three, and of more: 39 of three ran at a time on an H200 but
-# not 40, and 30 of four.
-ROOM_OF_THREE, ROOM = 0.89, 0.91
+# The share of the SMs that have room for clusters of three, of four, and of eight: 39, 30 and 14 of them ran at a
+# time on an H200, but not 40 of three.
+ROOM = {3: 0.89, 4: 0.91, 8: 0.85}
 # Tiles of all of so few rows, of weights of so many bytes: the rate of memory over that of other tiles; bytes a
 # second that an SM reads from the L2 cache; what the shorter of both transfers adds to the other; the share of the
 # second by how many blocks share the rows.
