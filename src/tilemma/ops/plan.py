@@ -235,14 +235,14 @@ AGAIN, MOST_AGAIN = 1.15, 256
 START_ALONE, CLUSTER_ALONE, BY_ROWS = 7e-07, 3e-07, {192: (0.95, 0.9), 256: (0.92, 0.76)}
 # K is by far the longest extent: so many times the others.
 LONG = 16
-# Measured over predicted time of parts of a long K, fitted to 276 measurements: of all; of clusters; of two or
-# three tiles beside each other; of few long stages; of more than a round; exponents of the share of working SMs
-# (less for results of more elements), of the number of parts, of the rows of both operands that tiles load, and of
-# the bytes along K of a ring.
-PARTED, PAIRED, TWO_OR_THREE, FEW_LONG, ROUNDS = 2.84, 1.22, 0.945, 1.1, 1.1
-BY_TASKS, BY_TASKS_WIDE, BY_PARTS, BY_LOADED, BY_RING = 0.288, 0.09, -0.137, -0.079, -0.26
-# Elements of results up to which the first exponent of working SMs holds; the second does from e times as many on.
-NARROW_RESULT = 20000
+# Measured over predicted time of parts of a long K, fitted to 183 products: of all; of clusters; of two or three
+# tiles beside each other; of more than a round; exponents of the share of the SMs that work, of the number of
+# parts, of the rows of both operands that the tiles load, and of the bytes along K of a ring.
+PARTED, PAIRED, TWO_OR_THREE, ROUNDS = 2.5, 1.087, 0.967, 1.1
+BY_TASKS, BY_PARTS, BY_LOADED, BY_RING = 0.228, -0.109, -0.088, -0.117
+# For results of more elements than this, and wholly for e times as many, fitted to 49 more products: of few long
+# stages, and the exponent of the share of the SMs that work.
+NARROW_RESULT, FEW_LONG, BY_TASKS_WIDE = 20000, 1.06, 0.088
 # Parts of K.
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
@@ -368,10 +368,10 @@ def _parts(p: Problem, plan: Plan, on: Hardware) -> float:
         return 1.0
     down, across = cdiv(m, rows), cdiv(n, columns)
     factor = PARTED * (PAIRED if plan.cluster != (1, 1) else 1.0) * (TWO_OR_THREE if across in (2, 3) else 1.0)
-    factor *= FEW_LONG if plan.stages <= FEW and depth * size > LINE else 1.0
     tasks = p.batch * down * across * plan.split
     factor *= ROUNDS if tasks > on.sms else 1.0
     wide = min(1.0, max(0.0, math.log(max(1, m * n) / NARROW_RESULT)))
+    factor *= FEW_LONG**wide if plan.stages <= FEW and depth * size > LINE else 1.0
     by_tasks = BY_TASKS + (BY_TASKS_WIDE - BY_TASKS) * wide
     factor *= min(1.0, tasks / on.sms) ** by_tasks * plan.split**BY_PARTS
     ring = plan.stages * depth * size / DEEP
