@@ -27,7 +27,9 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
             found[name] = {**old.get(name, {}), **new.get(name, {})}
     if "rows" in old and "rows" in new:
         fresh = {key(r): r for r in new["rows"]}
-        dated = [{"date": old["date"], **r} for r in old["rows"]]
+        same = old.get("ptxas") == new.get("ptxas")
+        label = old["date"] if same else f"{old['date']} with ptxas {old['ptxas']}"
+        dated = [{"date": label, **r} for r in old["rows"]]
         rows = [fresh.pop(key(r), r) for r in dated]
         found["rows"] = [*rows, *fresh.values()]
     if found.get("rows"):

@@ -222,6 +222,8 @@ def test_results_of_parts_of_a_table_are_merged() -> None:
         {"group": "b", "name": "z", "us": 4},
     ]
     assert merge_results.merged({}, new) == new
+    found = merge_results.merged({**old, "ptxas": "12"}, {**new, "date": "1", "ptxas": "13"})
+    assert [r.get("date") for r in found["rows"]] == ["1 with ptxas 12", None, None]
     rates = {"date": "1", "tokens a second": {"a": 1}}, {"date": "2", "tokens a second": {"b": 2}}
     assert merge_results.merged(*rates) == {"date": "2", "tokens a second": {"a": 1, "b": 2}}
 
