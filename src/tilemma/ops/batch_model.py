@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
 
 # The share of the time that memory needs at its rate, and the seconds that a request to the L2 cache for a read
-# and for a write takes besides.
-STREAMED, READ, WRITE = 0.65, 4.7e-12, 1.7e-11
+# and for a write takes besides, and a box's row that starts or ends within a sector, of so many bytes.
+STREAMED, READ, WRITE, SEAM, SECTOR = 0.65, 4e-12, 1.2e-11, 1.8e-11, 32
 # What the shorter of two times that pass together adds to the other.
 BESIDE = 0.1
 # How much longer a batch takes whose tiles leave as whole rows.
@@ -27,7 +27,7 @@ IN_ROWS = 2e-07
 RESIDENT, REQUEST, UNEVEN = 0.86, 6.4e-12, 0.1
 # Seconds of a tile of theirs, of each of its warpgroups and columns; until the first bytes come, and how much
 # longer than memory these take.
-TILE, GROUP, COLUMN = 2.9e-07, 2.8e-07, 4e-09
+TILE, GROUP, COLUMN = 2.9e-07, 3.5e-07, 4e-09
 LATENCY, LOAD = 1.3e-06, 1.0
 # What a launch takes for each warpgroup but one.
 BOTH = 3e-07
@@ -40,8 +40,9 @@ ROWS, DEPTH = 64, 16
 
 def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> float:
     """Seconds of a batch whose blocks work for ``seconds``: the requests to the L2 cache take theirs."""
-    reads, writes = _requests(p, plan)
-    least = p.batch * (STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE)
+    reads, writes, seams = _requests(p, plan)
+    least = STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE + seams * SEAM
+    least *= p.batch
     found = max(seconds, least) + BESIDE * min(seconds, least)
     return found + IN_ROWS * (plan.store == "rows")
 
@@ -76,8 +77,8 @@ def _once(p: Problem) -> float:
     return float((m + n) * k * p.lhs.dtype.bytes + m * n * p.out.dtype.bytes)
 
 
-def _requests(p: Problem, plan: Plan) -> tuple[float, float]:
-    """Requests to the L2 cache for one product of a batch: reads and writes.
+def _requests(p: Problem, plan: Plan) -> tuple[float, float, float]:
+    """Requests to the L2 cache for one product of a batch: reads, writes, and rows of boxes within sectors.
 
     Each tile row reads all of rhs, each tile column all of lhs; clusters that share count as one.
     """
@@ -88,9 +89,10 @@ def _requests(p: Problem, plan: Plan) -> tuple[float, float]:
     reads = of_rows(m, row, row) * tiles / wide + of_rows(n, row, row) * cdiv(m, rows) / high
     if plan.swap:
         # The rows of the result are the columns of the transposed one.
-        return reads, of_rows(n, m * size, m * size)
+        return reads, of_rows(n, m * size, m * size), n * cdiv(m * size, LINE) * (m * size % SECTOR != 0)
     last = n - (tiles - 1) * columns
     step = math.gcd(n * size, columns * size)
     box = columns * size if plan.store == "rows" else LINE
     writes = (tiles - 1) * of_rows(m, columns * size, step, box) + of_rows(m, last * size, step, box)
-    return reads, writes
+    boxes = (tiles - 1) * cdiv(columns * size, box) + cdiv(last * size, box)
+    return reads, writes, m * boxes * (step % SECTOR != 0)
