@@ -8,8 +8,10 @@ import re
 import pytest
 from configurations import EXAMPLES
 
+from tilemma import croqtile
 from tilemma.assemble import NoPtxas
 from tilemma.compiler import Compiled
+from tilemma.kernels import Kernel
 from tilemma.modules import load_python
 
 
@@ -87,7 +89,7 @@ def test_the_number_of_a_barrier_is_not_in_a_uniform_register(persistent):
     sources = {number}
     for line in reversed(persistent.ptx.splitlines()):
         target, *operands = re.findall(r"%\w+", line.split(":")[0])[:3] or [""]
-        if target in sources and "bar.sync" not in line:
+        if target in sources and "bar.sync" not in line and ".reg" not in line:
             sources |= set(operands)
     assert "%thread" in sources and "%warp" not in sources
 
@@ -98,8 +100,40 @@ def test_rings_turn_without_division(name):
     ptx = load_python(EXAMPLES / "py" / f"{name}.py").only().compile("sm_90a").ptx
     for instruction in ("wgmma.mma_async", "cp.async.bulk.tensor.2d.shared::cluster"):
         loop = loop_of(ptx, instruction)
-        assert len(loop) > 10
-        assert not [line for line in loop if re.search(r"\b(div|rem)\.", line)]
+        # The first iteration also finds the place of the tile, in a branch.
+        always = [line for line in loop[2:] if _indentation(line) <= _indentation(loop[2])]
+        assert len(always) > 10
+        assert not [line for line in always if re.search(r"\b(div|rem)\.", line)]
+
+
+@pytest.fixture(scope="module")
+def plain() -> str:
+    """The code of the plain product as persistent blocks without clusters."""
+    settings = "[[pipeline(cluster=1, order=keep)]]\n__co__"
+    text = (EXAMPLES / "co" / "plain.co").read_text().replace("__co__", settings)
+    return Kernel(croqtile.load(text, "plain.co").sources["plain"]).compile("sm_90a").ptx
+
+
+def test_places_of_tiles_are_found_when_nothing_waits_for_them(plain):
+    """Before the barrier in front of the first copies, behind the copies of the tile before, and behind the first
+    multiplies; not between the multiplies of a tile and its store."""
+    lines = plain.splitlines()
+    divisions = [i for i, line in enumerate(lines) if re.search(r"\b(div|rem)\.", line)]
+
+    def first(text: str, start: int = 0) -> int:
+        return next(i for i, line in enumerate(lines) if i >= start and text in line)
+
+    assert divisions and not [i for i in divisions if first("bar.sync 0") < i < first("cp.async.bulk.tensor")]
+    finished = first("wgmma.wait_group.sync.aligned 0")
+    assert not [i for i in divisions if finished < i < first("stmatrix", finished)]
+
+
+def test_the_number_of_persistent_blocks_is_read(plain):
+    assert "%nctaid.x" in plain and not re.search(r"(div|rem)\.u32.*, 132;", plain)
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def test_the_first_multiply_ignores_the_accumulator(persistent):

@@ -43,7 +43,8 @@ def test_the_code_differs_in_the_number_of_blocks_alone(settings: str) -> None:
     compiled = k.compile("sm_90a")
     few = few_blocks(k.build(), compiled, SIZES, {})
     assert few is not None and few.fewer < few.most
-    assert few.compiled.ptx != compiled.ptx
+    # Loops that go on by the number of blocks read it from a register.
+    assert few.compiled.launches != compiled.launches
     for sizes in few.sizes:
         (launch,) = few.compiled.launches
         blocks = evaluate(launch.grid[0], sizes)

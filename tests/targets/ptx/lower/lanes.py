@@ -106,6 +106,9 @@ class Lane:
         view = (lambda v: v & ((1 << bits) - 1)) if unsigned else (lambda v: signed(v, bits))
         if name == "shr" and rest[-1][0] == "b":
             view = lambda v: v & ((1 << bits) - 1)  # noqa: E731
+        if "hi" in rest:
+            self.values[dst.name] = signed(INTEGER[name](*(view(v) for v in values)) >> bits, bits)
+            return
         if name == "setp":
             a, b = (view(v) for v in values)
             self.values[dst.name] = int(COMPARE[rest[0]](a, b))

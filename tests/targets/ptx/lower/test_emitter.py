@@ -55,6 +55,19 @@ def test_division_by_a_constant(value: int, by: int, factor: int, const: int) ->
         assert low <= lane.get(got) <= high
 
 
+@given(st.integers(0, 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(-2, 2))
+def test_division_of_a_uniform_number_by_a_constant(value: int, by: int, near: int) -> None:
+    """By a multiplication, exact up to the largest number, and next to the multiples of the divisor."""
+    value = min(max(0, value // by * by + near), 2**31 - 1)
+    e = Emitter()
+    quotient, rest = e.divide(Linear.of(source(e, "x", 0, 2**31 - 1)), by)
+    q, r = e.value(quotient), e.value(rest)
+    lane = Lane({"%x": value})
+    lane.run(e.regions[0].ops)
+    assert (lane.get(q), lane.get(r)) == divmod(value, by)
+    assert by == 1 or not [x for x in mnemonics(e.regions[0].ops) if x.startswith(("div", "rem"))]
+
+
 @given(st.integers(0, 60), st.integers(1, 40), st.integers(-5, 5), st.integers(-5, 5), st.integers(0, 100))
 def test_division_of_a_sum_that_is_never_negative(value: int, by: int, first: int, second: int, more: int) -> None:
     """Terms with negative factors make the part that ``by`` does not divide negative, not the sum."""

@@ -121,6 +121,12 @@ class Lowering:
     # The current offset of each buffer whose name rotates, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
     value_numbers: ValueNumbering = field(default_factory=ValueNumbering)
+    # The number of blocks or clusters: the value number of the extent, its bounds and its special register.
+    launched: tuple[int, Range, str] | None = None
+    # Expressions that a register holds, by their value numbers.
+    held: dict[int, Linear] = field(default_factory=dict)
+    # By the index of a loop over tiles: the places of its first loads, computed at the kernel's start.
+    first_places: dict[str, Any] = field(default_factory=dict)
     cluster: Cluster | None = None
     # Blocks for which a multiprocessor has registers.
     min_blocks: int = 1

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 from tilemma.dtypes import DType
 from tilemma.ir import tile, walk
-from tilemma.ir.expr import Element, Expr, Index, children, const, value_of
+from tilemma.ir.expr import Dim, Element, Expr, Index, children, const, value_of
 from tilemma.ir.lane import Imm, LaneBreak, LaneContinue, LaneExit, Reg
 from tilemma.ir.ranges import Known, enters
 from tilemma.ir.tile import Body, Op, Parallel
@@ -18,6 +18,7 @@ from tilemma.targets.ptx.lower.context import Instance, Lowering, lowers
 from tilemma.targets.ptx.lower.convert import convert, register_type
 from tilemma.targets.ptx.lower.expressions import linear, predicate, scalar
 from tilemma.targets.ptx.lower.linear import Linear, in_s32
+from tilemma.targets.ptx.lower.places import Places
 from tilemma.targets.ptx.lower.refusals import NotLowered
 from tilemma.targets.ptx.lower.regions import Value
 from tilemma.targets.ptx.target import Target
@@ -181,6 +182,11 @@ def _wants_unroll(op: tile.For, trip_count: int) -> bool:
 
 @lowers(tile.For)
 def lower_for(lo: Lowering, op: tile.For) -> None:
+    _lower_for(lo, op)
+
+
+def _lower_for(lo: Lowering, op: tile.For, places: Places | None = None) -> None:
+    """The loop; ``places`` are computed behind the operations of its first iteration."""
     e = lo.e
     start, stop, step = linear(lo, op.start), linear(lo, op.stop), linear(lo, op.step)
     known = (start.known, stop.known, step.known)
@@ -223,11 +229,53 @@ def lower_for(lo: Lowering, op: tile.For) -> None:
     # read.
     entered = enters(op.index, op.start, op.stop, Known(lo.nonzero))
     bounds = e.value(start), e.value(stop), e.value(step)
+    repeated = start.known is None
+    sources = Places.loaded(lo, op) if repeated and lo.solo is not None else None
+    if sources is not None and not sources.found:
+        sources.compute_at(lo, op.index.name, start)
     with e.loop(name, *bounds, unroll=None if plain else 1, entered=entered) as var:
         e.bounded(var, *lo.interval(op.index))
         lo.indices[name] = Linear.of(var)
         with lo.iterating(op.stop if lo.interval(op.start)[0] >= 0 else const(1)):
-            lo.body(op.body)
+            outside = dict(lo.held)
+            lo.held |= sources.found if sources is not None else {}
+            _tile(lo, op.body, repeated)
+            lo.held = outside
+            if sources is not None:
+                after = e.bounded(e.register(Linear.of(var) + step), *lo.interval(op.index))
+                sources.compute_at(lo, name, Linear.of(after))
+            if places is not None:
+                first = e.compare("eq", Linear.of(var), start)
+                with e.branch(first, cold=True) if isinstance(first, Reg) else nullcontext():
+                    places.compute(lo)
+
+
+def _tile(lo: Lowering, body: Body, repeated: bool) -> None:
+    """Lower ``body``, of a role, or of a loop: ``repeated`` if over tiles, from one that differs between blocks.
+
+    The places of TMA stores behind a main loop, which take divisions, are computed when its first multiplications
+    have been issued, not when the tensor cores have nothing to do; by blocks of one tile, while the first operands
+    are on their way.
+    """
+    known = dict(lo.held)
+    for at, op in enumerate(body):
+        places = Places.stored(lo, op, body[at + 1 :])
+        if places is None:
+            lo.op(op)
+            continue
+        if not repeated:
+            places.compute(lo)
+            lo.op(op)
+        else:
+            assert isinstance(op, tile.For), op
+            ops = places.computed_before(lo)
+            if not enters(op.index, op.start, op.stop, Known(lo.nonzero)):
+                none = lo.e.compare("ge", linear(lo, op.start), linear(lo, op.stop))
+                if isinstance(none, Reg):
+                    lo.e.select_branch(none, ops, ())
+            _lower_for(lo, op, places)
+        lo.held |= places.found
+    lo.held = known
 
 
 def _in_groups(lo: Lowering, op: tile.For, start: Linear, stop: Linear, step: int, factor: int) -> Linear:
@@ -317,7 +365,7 @@ def _role(lo: Lowering, op: tile.InThreads) -> None:
         lo.e.do(f"setmaxnreg.{way}.sync.aligned.u32", (), (Imm(op.registers),))
         lo.reallocates = True
     if not op.solo or lo.solo is not None:
-        lo.body(op.body)
+        _tile(lo, op.body, repeated=False)
         return
     e = lo.e
     # A whole warp executes the role, so that addresses and counters are warp-uniform and stay in uniform
@@ -392,6 +440,15 @@ def bind_blocks(lo: Lowering, indices: tuple[Index, ...]) -> None:
             lo.e.bounded(at.terms[0][0], *lo.interval(i))
 
 
+def count_blocks(lo: Lowering, indices: tuple[Index, ...], register: str) -> None:
+    """The extent of the only index of a launch is the number of its blocks or clusters, in a special register:
+    loops whose step it is do not divide to find it."""
+    extent = indices[0].extent if len(indices) == 1 else const(1)
+    value = None if value_of(extent) is not None else lo.value_numbers.of(extent)
+    if value is not None and not isinstance(extent, Dim):
+        lo.launched = value.number, lo.interval(extent), register
+
+
 def _bind_grid(lo: Lowering, indices: tuple[Index, ...]) -> None:
     e = lo.e
 
@@ -426,6 +483,9 @@ def number(lo: Lowering, indices: tuple[Index, ...], count: Linear) -> None:
     """``indices`` from their row-major number ``count``."""
     e = lo.e
     rest = count
+    while len(indices) > 1 and value_of(indices[0].extent) == 1:
+        lo.indices[indices[0].name] = Linear()
+        indices = indices[1:]
     for i in reversed(indices[1:]):
         n = linear(lo, i.extent)
         if n.known is not None:

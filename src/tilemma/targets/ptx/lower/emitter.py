@@ -11,6 +11,19 @@ from tilemma.targets.ptx.lower.linear import Linear, in_32_bits, in_s32
 from tilemma.targets.ptx.lower.regions import ANYTHING, Regions, Value
 
 
+def _reciprocal(by: int, most: int) -> tuple[int, int] | None:
+    """(multiplier, shift) such that x // by == (x * multiplier >> 32) >> shift for each x in [0, most]; None if
+    there are none of 32 bits.
+
+    The multiplier is 2**(32 + shift) / by, rounded up: the product is too large by less than ``excess`` * x / by
+    units of 2**(32 + shift), which must not reach the next multiple of 1 / by.
+    """
+    shift = by.bit_length() - 1
+    multiplier = -(-(1 << (32 + shift)) // by)
+    excess = multiplier * by - (1 << (32 + shift))
+    return (multiplier, shift) if multiplier < 2**32 and excess * most < 1 << (32 + shift) else None
+
+
 class Emitter(Regions):
     """Instructions of one thread's program, folded where value ranges decide them."""
 
@@ -113,6 +126,13 @@ class Emitter(Regions):
             shift = "shr.u32" if bottom >= 0 else "shr.s32"
             quotient = self.pure(shift, "s32", reg, Imm(by.bit_length() - 1), hint=hint)
             rest = self.pure("and.b32", "s32", reg, Imm(by - 1), hint=f"{hint}_rest")
+        elif reg.uniform and bottom >= 0 and (found := _reciprocal(by, top)) is not None:
+            # ptxas divides in uniform registers by a reciprocal in floating point, even by a constant: that takes
+            # ten times as many instructions.
+            upper = self.pure("mul.hi.u32", "s32", reg, Imm(found[0]), hint=hint)
+            quotient = self.pure("shr.u32", "s32", upper, Imm(found[1]), hint=hint)
+            back = self.pure("mul.lo.s32", "s32", quotient, Imm(by), hint=hint)
+            rest = self.pure("sub.s32", "s32", reg, back, hint=f"{hint}_rest")
         else:
             quotient = self.pure("div.u32", "s32", reg, Imm(by), hint=hint)
             rest = self.pure("rem.u32", "s32", reg, Imm(by), hint=f"{hint}_rest")

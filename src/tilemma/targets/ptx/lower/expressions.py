@@ -62,6 +62,11 @@ def linear(lo: Lowering, x: expr.Expr) -> Linear:
     value = lo.value_numbers.of(x)
     if value is None:
         return _lowered(lo, x)
+    if value.number in lo.held:
+        return lo.held[value.number]
+    if lo.launched is not None and value.number == lo.launched[0]:
+        _, bounds, name = lo.launched
+        return Linear.of(e.bounded(e.special(name, "launched", 2**31, uniform=True), *bounds))
     # The guard is part of the key: the sides of a `?:` are evaluated under it.
     key = "linear", value.number, lo.guard, tuple([lo.indices[i] for i in value.indices])
     return e.cse(key, lambda: _lowered(lo, x))

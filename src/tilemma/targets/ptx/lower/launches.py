@@ -14,12 +14,21 @@ from tilemma.records import record
 from tilemma.targets.ptx.lower import tma
 from tilemma.targets.ptx.lower.clusters import bind_cluster, cluster_barrier, leave_cluster
 from tilemma.targets.ptx.lower.context import Lowering
-from tilemma.targets.ptx.lower.control import GRID_LIMIT, bind_blocks, block_instance, launch_threads, may_exceed
+from tilemma.targets.ptx.lower.control import (
+    GRID_LIMIT,
+    bind_blocks,
+    block_instance,
+    count_blocks,
+    launch_threads,
+    may_exceed,
+)
 from tilemma.targets.ptx.lower.events import MBARRIER, initialise
 from tilemma.targets.ptx.lower.futures import place_rotating
+from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.local_registers import with_locals_in_registers
 from tilemma.targets.ptx.lower.memory import default_plan
 from tilemma.targets.ptx.lower.params import size, symbol
+from tilemma.targets.ptx.lower.places import compute_first
 from tilemma.targets.ptx.target import Target
 
 
@@ -72,15 +81,18 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     lo.min_blocks = op.min_blocks or 1
     if cluster is None:
         bind_blocks(lo, op.indices)
+        count_blocks(lo, op.indices, "nctaid.x")
     else:
         bind_cluster(lo, cluster.indices, op.indices)
+        count_blocks(lo, cluster.indices, "nclusterid.x")
     with lo.within(block_instance(threads)):
         before = [p for p in prelude if isinstance(p, (tile.Declare, tile.Assign))]
         count = _leading_without_memory((*before, *op.body)) if overlap else 0
         if overlap and count < len(before):
             _wait_for_previous_launch(lo)
         lo.body(before)
-        _prologue(lo, op.body, early=overlap and count >= len(before))
+        apart = compute_first(lo, op.body)
+        _prologue(lo, op.body, early=overlap and count >= len(before), apart=apart)
         place_rotating(lo, op.body)
         first = max(0, count - len(before))
         lo.body(op.body[:first])
@@ -189,12 +201,13 @@ def _wait_for_previous_launch(lo: Lowering) -> None:
     lo.e.do("griddepcontrol.launch_dependents")
 
 
-def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool) -> None:
+def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> None:
     """The prologue: one thread prefetches tensor maps and initialises mbarriers, then a barrier of all threads.
 
     ``early``: the launch then waits for the previous one, and that thread prefetches first tiles too.
+    ``apart``: the first warp has something else to do meanwhile.
     """
-    first = lo.elected(lo.instance)
+    first = lo.e.compare("eq", Linear.of(lo.thread), Linear(const=32)) if apart else lo.elected(lo.instance)
     with lo.e.collect() as ops:
         tma.prefetch(lo, body)
         events = initialise(lo, body)

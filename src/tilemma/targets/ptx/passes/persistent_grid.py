@@ -31,6 +31,7 @@ from tilemma.ir.expr import (
     mod,
     mul,
     sub,
+    value_of,
 )
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import interval, loop_index
@@ -249,7 +250,8 @@ class TileLoop:
         self.column = others[-1] if others else None
         self.rows = cdiv(extents[self.row], self.cluster)
         self.columns: Expr = const(1) if self.column is None else extents[self.column]
-        self.outer = [d for d in others if d != self.column]
+        # An extent of 1 needs no division by the tiles of a plane.
+        self.outer = [d for d in others if d != self.column and value_of(extents[d]) != 1]
         total = mul(self.rows, self.columns)
         for d in self.outer:
             total = mul(total, extents[d])
@@ -278,7 +280,7 @@ class TileLoop:
 
     def place(self, t: Index) -> dict[str, Expr]:
         """The indices of tile ``t``."""
-        found: dict[str, Expr] = {}
+        found: dict[str, Expr] = {i.name: const(0) for i in self.indices}
         plane = mul(self.rows, self.columns)
         rest: Expr = t
         if self.outer:
