@@ -27,30 +27,32 @@ if TYPE_CHECKING:
 ROWS, LEAST, WEIGHTS = 256, 2048, 8e6
 # The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
 # longer it takes at most for the last of several rounds.
-MEMORY, FLIGHT, UNEVEN = 1.08, 2.04e5, 0.129
+MEMORY, FLIGHT, UNEVEN = 1.12, 2.94e5, 0.117
+# Bytes of filled rings beyond which memory gets slower, and how much at twice as many.
+MOST, EXCESS = 13.9e6, 0.167
 # The bytes of few rows count less: they come from the L2 cache.
 LESS = 0.3
 # The share of weights that comes from memory again for each further tile that needs it: if the blocks of a cluster
 # compute them, and otherwise.
-AGAIN, AGAIN_APART = 0.02, 0.167
+AGAIN, AGAIN_APART = 0.0246, 0.162
 # Nanoseconds that TMA takes for a line from memory, from the cache, and of zeros beyond the last row and beyond
 # the last of the weights; the share of it in an SM whose neighbour is idle, and where blocks share tiles.
-FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.14, 0.145, 2.7, 2.9, 0.4, 0.8
+FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.12, 0.125, 2.47, 3.01, 0.4, 0.8
 # Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
-L2, PORT, PORT_SHARED = 1.55e13, 2.35e11, 1.79e11
+L2, PORT, PORT_SHARED = 1.61e13, 2.71e11, 1.98e11
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied.
-LATENCY, LATENCY_SHARED, BUSY = 6.31e-7, 6.64e-7, 2.16
+LATENCY, LATENCY_SHARED, BUSY = 5.9e-7, 6.49e-7, 2.19
 # Clocks a second at which the tensor cores and shared memory would work.
-TENSOR, SHARED_MEMORY = 1.96e9, 3.26e9
+TENSOR, SHARED_MEMORY = 1.98e9, 3.35e9
 # How much longer all this takes where two, four or eight blocks share tiles.
-PAIRS, FOURS, EIGHTS = 1.06, 1, 0.926
+PAIRS, FOURS, EIGHTS = 1.05, 1.01, 0.982
 # The exponent of the smooth maximum.
-SMOOTH = 4.04
+SMOOTH = 3.73
 # Seconds of a launch, of one of clusters, of each step, of each tile, and of an element that is stored by TMA and
 # otherwise.
-START, CLUSTER, STEP, TILE, STORE_TMA, STORE = 1.37e-6, 8.5e-7, 2.46e-9, 2.81e-7, 6.18e-11, 1.24e-10
+START, CLUSTER, STEP, TILE, STORE_TMA, STORE = 1.48e-6, 8.97e-7, 3.09e-9, 2.97e-7, 4.93e-11, 9.86e-11
 # The second kernel: its launch, and the bytes of parts a second.
-ADD, ADD_RATE = 1.14e-6, 4.16e12
+ADD, ADD_RATE = 1.18e-6, 4e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     moved = f.weights * k * size * (1 + again) + f.rows * k * size + 2 * f.rows * f.weights
     flight = min(tasks, resident) * free * (f.wide / f.tiles + LESS * f.held) * each
     memory = moved / (on.memory * MEMORY) * (1 + FLIGHT / flight)
+    memory *= 1 + EXCESS * max(0.0, flight / free * plan.stages / MOST - 1)
     memory *= 1 + UNEVEN * (rounds * on.sms / tasks - 1 if rounds > 1 else 0.0)
 
     first = f.wide / f.tiles + f.held / f.across
