@@ -134,6 +134,10 @@ class Operand:
         held = self.registers * REGISTER_BITS[self.register]
         assert held == self.values * self.dtype.bits, f"{self.name}: {self.registers} x {self.register}"
 
+    def __hash__(self) -> int:
+        # Layouts take long to hash.
+        return hash((self.name, self.shape, self.registers))
+
     @cached_property
     def coordinates_table(self) -> NDArray[np.int64]:
         """Column-major tile offset of each (lane, value), shape (threads, values)."""
@@ -512,7 +516,7 @@ class Family:
     """Multiplying records that differ in their shape alone, created together on the first access to one of
     them.
 
-    ``n``: the N that all of them have; None: several.
+    ``n``: the N that all of them have; None: several.  ``by_name``: all are taken by name only.
     """
 
     a: DType
@@ -521,10 +525,11 @@ class Family:
     a_from: Literal["registers", "shared"]
     make: Callable[[], tuple[MmaAtom, ...]]
     n: int | None = None
+    by_name: bool = False
 
     def has(self, columns: int | None = None, **wanted: object) -> bool:
-        """Whether its records have the ``wanted`` ``a``, ``b``, ``d`` and ``a_from``, None: any, and may divide a
-        tile of ``columns``."""
+        """Whether its records have the ``wanted`` ``a``, ``b``, ``d``, ``a_from`` and ``by_name``, None: any, and
+        may divide a tile of ``columns``."""
         if columns is not None and self.n is not None and columns % self.n:
             return False
         return all(value is None or getattr(self, name) == value for name, value in wanted.items())

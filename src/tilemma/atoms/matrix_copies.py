@@ -8,12 +8,15 @@ register j the elements 2 * (l % 4) and the next of row l // 4; with `.trans` of
 
 from __future__ import annotations
 
+from functools import cache
+
 from tensor_layouts import Layout
 
 from tilemma.atoms.atom import CopyAtom, CopyKind, Operand
 from tilemma.dtypes import u16
 
 
+@cache
 def matrix_fragment(count: int, trans: bool) -> Operand:
     """``count`` 8x8 matrices, one below the other, in the registers of a warp."""
     rows = 8 * count
@@ -22,6 +25,11 @@ def matrix_fragment(count: int, trans: bool) -> Operand:
     values = (2, (pair,)) if count == 1 else ((2, count), (pair, 8))
     layout = Layout(((4, 8), values[0]), (strides, values[1][0] if count == 1 else values[1]))
     return Operand("R", u16, (rows, 8), layout, registers=count, register="b32")
+
+
+@cache
+def _addressing(rows: int) -> Layout:
+    return Layout(rows, 1)
 
 
 def _record(kind: CopyKind, count: int, trans: bool) -> CopyAtom:
@@ -42,7 +50,7 @@ def _record(kind: CopyKind, count: int, trans: bool) -> CopyAtom:
         matrices=count,
         trans=trans,
         fragment=matrix_fragment(count, trans),
-        addressing=Layout(8 * count, 1),
+        addressing=_addressing(8 * count),
     )
 
 

@@ -68,9 +68,11 @@ def _family(t: DType) -> Family:
     # The one instruction whose C may be of another type than D: f16 under f32.
     addends = (f16, f32) if t is f32 else (f16,)
     majors = (True, False)
-    return Family(
-        f16, f16, t, "registers", lambda: tuple(_record(t, *x) for x in itertools.product(addends, majors, majors))
-    )
+
+    def make() -> tuple[MmaAtom, ...]:
+        return tuple(_record(t, *x) for x in itertools.product(addends, majors, majors))
+
+    return Family(f16, f16, t, "registers", make, by_name=True)
 
 
 ATOMS = tuple(map(_family, (f16, f32)))

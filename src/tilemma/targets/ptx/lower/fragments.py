@@ -178,8 +178,9 @@ def element_place(plan: FragmentPlan, atom: tuple[int, int], value: int) -> tupl
 @lru_cache(maxsize=256)
 def element_registers(plan: FragmentPlan) -> dict[tuple[int, int], tuple[tuple[int, int], int]]:
     """Atom and value number of each element that a lane holds, by `element_place`."""
+    (rows, cols), values = _atom_shape(plan), owned(plan).values
     atoms = product(range(plan.repeat[0]), range(plan.repeat[1]))
-    return {element_place(plan, a, v): (a, v) for a in atoms for v in range(len(owned(plan).values))}
+    return {(i * rows + r, j * cols + c): ((i, j), v) for i, j in atoms for v, (r, c) in enumerate(values)}
 
 
 def acting_holder(lo: Lowering, plan: FragmentPlan) -> Reg | bool:

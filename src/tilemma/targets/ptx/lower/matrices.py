@@ -32,11 +32,12 @@ def matrix_atom(kind: str, count: int, transposed: bool) -> CopyAtom:
     """The record that moves ``count`` matrices, transposing them where ``transposed``."""
     for atom in catalogue.copies("matrix_copies"):
         if (atom.kind, atom.matrices, atom.trans) == (kind, count, transposed):
+            assert [*map(atom.lane_of_row, range(atom.rows))] == [*range(atom.rows)], "rows follow the lanes"
             return atom
     raise AssertionError((kind, count, transposed))
 
 
-def moves(kind: str, pieces: Sequence[Piece], transposed: bool) -> tuple[MatrixMove, ...]:
+def moves(pieces: Sequence[Piece], transposed: bool) -> tuple[MatrixMove, ...]:
     """``pieces`` grouped into instructions of four matrices, or of two or one where four have no linear addresses.
 
     ``transposed``: a stored row is a column of the operand.
@@ -46,7 +47,7 @@ def moves(kind: str, pieces: Sequence[Piece], transposed: bool) -> tuple[MatrixM
     while at < len(pieces):
         for count in (4, 2, 1):
             group = pieces[at : at + count]
-            made = _move(kind, group, transposed) if len(group) == count else None
+            made = _move(group, transposed) if len(group) == count else None
             if made is not None:
                 found.append(made)
                 at += count
@@ -54,21 +55,19 @@ def moves(kind: str, pieces: Sequence[Piece], transposed: bool) -> tuple[MatrixM
     return tuple(found)
 
 
-def _move(kind: str, group: Sequence[Piece], transposed: bool) -> MatrixMove | None:
+def _move(group: Sequence[Piece], transposed: bool) -> MatrixMove | None:
     first = group[0][1]
-    found = _digits(kind, tuple((row - first[0], col - first[1]) for _, (row, col) in group), transposed)
+    found = _digits(tuple((row - first[0], col - first[1]) for _, (row, col) in group), transposed)
     return None if found is None else MatrixMove(tuple(target for target, _ in group), found, first)
 
 
 @cache
-def _digits(kind: str, at: tuple[tuple[int, int], ...], transposed: bool) -> tuple[Digit, ...] | None:
+def _digits(at: tuple[tuple[int, int], ...], transposed: bool) -> tuple[Digit, ...] | None:
     """The start of each lane's row, for matrices at the positions ``at``; None if it is not linear in the lane's
     bits."""
-    atom = matrix_atom(kind, len(at), transposed)
 
     def address(lane: int) -> tuple[int, int]:
         matrix, r = at[lane // 8], lane % 8
-        assert atom.lane_of_row(lane) == lane, "rows follow the lanes"
         down, right = (0, r) if transposed else (r, 0)
         return matrix[0] + down, matrix[1] + right
 
@@ -90,4 +89,4 @@ def matrix_loads(operand: Operand, repeat: tuple[int, int], transposed: bool) ->
         for i in range(repeat[0])
         for r, (row, col) in enumerate(origins)
     ]
-    return moves("ldmatrix", pieces, transposed)
+    return moves(pieces, transposed)

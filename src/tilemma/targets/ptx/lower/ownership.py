@@ -42,10 +42,12 @@ class Ownership:
 def digits(threads: int, position: Callable[[int], tuple[int, int]]) -> tuple[Digit, ...]:
     """The digits of ``position`` (of each lane, 0 for lane 0); ValueError where it is not linear in its bits."""
     steps = [position(1 << b) for b in range((threads - 1).bit_length())]
-    for lane in range(threads):
-        total = [sum(s[i] for b, s in enumerate(steps) if lane >> b & 1) for i in (0, 1)]
-        if tuple(total) != position(lane):
-            raise ValueError("not linear in the bits of the lane")
+    sums = [(0, 0)]
+    for row, col in steps:
+        # The lanes with this bit set follow those without it.
+        sums += [(r + row, c + col) for r, c in sums]
+    if sums[:threads] != [position(lane) for lane in range(threads)]:
+        raise ValueError("not linear in the bits of the lane")
     found: list[Digit] = []
     b = 0
     while b < len(steps):
@@ -64,16 +66,11 @@ def ownership(operand: Operand) -> Ownership:
     rows = operand.shape[0]
     table: NDArray[np.int64] = operand.coordinates_table
     base = table[0]
-
-    def position(lane: int) -> tuple[int, int]:
-        row, col = int(table[lane, 0] % rows - base[0] % rows), int(table[lane, 0] // rows - base[0] // rows)
-        return row, col
-
-    found = digits(operand.threads, position)
-    values = tuple((int(v) % rows, int(v) // rows) for v in base)
-    row = np.array([position(lane)[0] for lane in range(operand.threads)])[:, None]
-    col = np.array([position(lane)[1] for lane in range(operand.threads)])[:, None]
-    rebuilt = row + base % rows + (col + base // rows) * rows
+    row, col = table[:, 0] % rows - base[0] % rows, table[:, 0] // rows - base[0] // rows
+    positions = list(zip(row.tolist(), col.tolist(), strict=True))
+    found = digits(operand.threads, positions.__getitem__)
+    values = tuple(zip((base % rows).tolist(), (base // rows).tolist(), strict=True))
+    rebuilt = row[:, None] + base % rows + (col[:, None] + base // rows) * rows
     assert np.array_equal(rebuilt, table), f"{operand.name}: lane and value do not separate"
     return Ownership(operand.threads, found, values)
 

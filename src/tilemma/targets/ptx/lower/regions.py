@@ -62,6 +62,8 @@ def _operand_names(kind: type[lane.LaneOp]) -> tuple[str, ...]:
 
 @cache
 def _identifier(hint: str) -> str:
+    if hint.isidentifier() and hint.isascii():
+        return hint
     return re.sub(r"[^A-Za-z0-9_]", "_", hint) or "r"
 
 

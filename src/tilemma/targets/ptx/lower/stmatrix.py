@@ -30,7 +30,7 @@ def store_matrices(lo: Lowering, op: tile.Store, found: RegisterTile) -> None:
                 pieces.append((((i, j), v), (i * rows + r, j * cols + c - first)))
     dst = matrix(lo, op.dst)
     first_row, first_col = warp_origin(lo, found.plan)
-    for move in moves("stmatrix", pieces, op.transpose):
+    for move in moves(pieces, op.transpose):
         row, col = position(lo, move.digits, lo.lane)
         row, col = row + first_row + move.origin[0], col + first_col + move.origin[1]
         at = dst.position((col, row) if op.transpose else (row, col))

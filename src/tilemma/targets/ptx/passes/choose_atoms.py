@@ -224,7 +224,7 @@ def _select(w: Work, arch: str, kind: str, **wanted: Any) -> tuple[tuple[MmaAtom
         return select_from(atoms, arch=arch, kind=kind, sparse=kind.endswith(".sp"), **types, **wanted)
 
     near: dict[str, Any] = {**types, "a_from": wanted.get("a_from")}
-    if (found := selected(catalogue.mma(kind, wanted["tile"][1], **near))).candidates:
+    if (found := selected(catalogue.mma(kind, wanted["tile"][1], by_name=False, **near))).candidates:
         return found.candidates, []
     nearest = selected(catalogue.mma(kind, **near))
     others = list(catalogue.mma(kind, a=w.a, b=w.b))
