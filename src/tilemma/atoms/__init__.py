@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import pkgutil
+import os
 import re
 import sys
 import types
@@ -54,7 +54,8 @@ class Catalogue(Mapping[str, Atom]):
 
     @cached_property
     def _modules(self) -> tuple[str, ...]:
-        return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+        names = (n.removesuffix(".py") for n in os.listdir(os.path.dirname(__file__)) if n.endswith(".py"))
+        return tuple(sorted(n for n in names if n != "__init__"))
 
     def _of(self, module: str, needed: Callable[[Family], bool] = lambda family: True) -> Iterator[Atom]:
         """The records of a module, without those of families that are not ``needed``, whether made or not."""
@@ -136,8 +137,8 @@ class Catalogue(Mapping[str, Atom]):
     def mma(self, kind: str = "", columns: int | None = None, **wanted: object) -> Iterator[MmaAtom]:
         """The multiplying records; with ``kind`` those of the modules that are called after it.
 
-        Families without a property that is ``wanted``, or whose N does not divide ``columns``, are left out
-        (`Family.has`).
+        Families without a property that is ``wanted``, or whose N does not divide ``columns`` or is not the
+        ``wanted`` width, are left out (`Family.has`).
         """
         if kind == DECLARED:
             return iter(self.declared())

@@ -527,10 +527,10 @@ class Family:
     n: int | None = None
     by_name: bool = False
 
-    def has(self, columns: int | None = None, **wanted: object) -> bool:
-        """Whether its records have the ``wanted`` ``a``, ``b``, ``d``, ``a_from`` and ``by_name``, None: any, and
-        may divide a tile of ``columns``."""
-        if columns is not None and self.n is not None and columns % self.n:
+    def has(self, columns: int | None = None, width: int | None = None, **wanted: object) -> bool:
+        """Whether its records have the ``wanted`` ``a``, ``b``, ``d``, ``a_from`` and ``by_name``, None: any, may
+        divide a tile of ``columns``, and may be those of N = ``width``."""
+        if self.n is not None and ((columns or 0) % self.n or width not in (None, self.n)):
             return False
         return all(value is None or getattr(self, name) == value for name, value in wanted.items())
 

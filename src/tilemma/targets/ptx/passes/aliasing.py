@@ -309,9 +309,10 @@ def overlap(x: Access, y: Access, carried: frozenset[str], advanced: frozenset[s
         base = (ox.base[:, None] if isinstance(ox.base, np.ndarray) else ox.base) - oy.base
         # Offsets are s32: a difference of 2**31 or more may wrap around.
         wraps = (base + low < -_HALF) | (base + high >= _HALF)
+        greater, less = (np.maximum, np.minimum) if isinstance(base, np.ndarray) else (max, min)
         # The two meet if the difference is in (-nx, ny): the bounds that this sets for the moved terms.
-        first = np.maximum(moved.low, 1 - nx - moved.loose[1] - base)
-        last = np.minimum(moved.high, ny - 1 - moved.loose[0] - base)
+        first = greater(moved.low, 1 - nx - moved.loose[1] - base)
+        last = less(moved.high, ny - 1 - moved.loose[0] - base)
         meets = last // moved.stride * moved.stride >= first
         if moved.alone is not None and moved.alone in advanced:
             # The difference is a multiple of the stride, and not 0.

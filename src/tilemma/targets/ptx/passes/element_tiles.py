@@ -101,7 +101,7 @@ def like(plan: FragmentPlan, dtype: DType, name: str, span: Span | None) -> Frag
     # Atoms of another kind have other layouts.
     # No atom accumulates in bf16; a register holds two bf16 values as it holds two f16 values.
     for stands_in in (dtype, *((f16,) if dtype is bf16 else ())):
-        for atom in catalogue.mma(model.kind, model.shape[1], d=stands_in):
+        for atom in catalogue.mma(model.kind, width=model.shape[1], d=stands_in):
             c = atom.operands["C"]
             if c.dtype is stands_in and atom.threads == model.threads and c.layout == model.operands["C"].layout:
                 return replace(plan, dtype=dtype, atom=atom.name)
