@@ -88,9 +88,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
         with clock.stage("front passes"):
             built = kernel.build()
         log: list[Any] = []
-        with clock.stage("verify"):
-            source = built = with_facts(built, facts)
-            verify(built)
+        source = built = with_facts(built, facts)
         for step in TARGET_PASSES(arch):
             with clock.stage(f"pass {type(step).__name__}"):
                 built = step.run(built, log)
@@ -102,6 +100,7 @@ def cold_stages(path: Path, arch: str) -> dict[str, float]:
             with clock.stage("ptxas"):
                 assembly = process.enter_context(begin(ptx, arch))
             with clock.stage("verify"):
+                verify(source)
                 verify(built)
             for check in CHECKS:
                 with clock.stage("check code"):

@@ -118,6 +118,25 @@ def test_invalid_decisions_are_found_before_anything_leaves(
         _ = decide(source, "sm_80").ptx
 
 
+def test_an_invalid_kernel_of_a_front_end_is_found_before_anything_leaves(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails:
+        def run(self, kernel: t.Kernel, log: object) -> t.Kernel:
+            raise KeyError("a name that is not declared")
+
+    valid = kernel.build()
+    (outer,) = valid.body
+    assert isinstance(outer, t.Parallel)
+    invalid = replace(valid, body=outer.body)  # the index of `outer` means nothing there
+    monkeypatch.setattr(compiler, "PASSES", lambda arch: (Fails(),))
+    with pytest.raises(InvalidIR):  # not the failure that it causes
+        decide(invalid, "sm_80")
+    decided = decide(valid, "sm_80", front=()).decided
+    with pytest.raises(InvalidIR):
+        _ = replace(decide(valid, "sm_80", front=()), source=invalid, decided=decided).kernel
+
+
 def test_lane_ir_is_checked(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     lower = compiler.lower
 

@@ -109,8 +109,8 @@ CHECKS: tuple[Callable[[Draft], Decision | None], ...] = (lanes_hold, events_end
 class Compiled(Displayed):
     """A kernel compiled for one architecture and one set of facts; later stages run when asked for.
 
-    ``source`` is the tile IR as the front end gave it, ``decided`` the same with every decision filled in, not
-    yet verified.  ``seconds`` collects the time of each stage.  Every result is checked before it is returned.
+    ``source`` is the tile IR as the front end gave it, ``decided`` the same with every decision filled in, both
+    not yet verified.  ``seconds`` collects the time of each stage.  Every result is checked before it is returned.
     """
 
     source: t.Kernel
@@ -128,7 +128,8 @@ class Compiled(Displayed):
 
     @cached_property
     def kernel(self) -> t.Kernel:
-        """The tile IR with every decision filled in.  Raises InvalidIR."""
+        """The tile IR with every decision filled in.  Raises InvalidIR, for ``source`` too."""
+        verify(self.source)
         verify(self.decided)
         return self.decided
 
@@ -145,7 +146,7 @@ class Compiled(Displayed):
             with self._timed("print"), internal_error_guard(self.source, "printing PTX"):
                 ptx = print_module([u.lane for u in units], self.arch)
         except Exception:
-            verify(self.decided)  # an invalid kernel is the cause
+            _ = self.kernel  # an invalid one is the cause
             raise
         return Draft(self.source, self.decided, units, ptx)
 
@@ -336,9 +337,12 @@ def decide(
     start = time.perf_counter()
     log = list(front or ())
     kernel = with_facts(source, {**default_facts(source), **(facts or {})})
-    verify(kernel)
-    with internal_error_guard(source, "deciding"):
-        kernel = run(kernel, PASSES(arch) if front is None else TARGET_PASSES(arch), log)
+    try:
+        with internal_error_guard(source, "deciding"):
+            kernel = run(kernel, PASSES(arch) if front is None else TARGET_PASSES(arch), log)
+    except Exception:
+        verify(source)  # an invalid kernel is the cause
+        raise
     return Compiled(source, kernel, arch, tuple(log), {"passes": time.perf_counter() - start})
 
 

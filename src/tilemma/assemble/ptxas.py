@@ -416,8 +416,7 @@ def begin(
     if os.environ.get("TILEMMA_LINE_INFO") == "1" and "-lineinfo" not in options:
         options = (*options, "-lineinfo")  # a profiler then shows the lines of the program
     tool = find_tool("ptxas")
-    pending = register_a_in_flight(ptx)
-    if pending and tool.version < SOUND_REGISTER_A:
+    if tool.version < SOUND_REGISTER_A and (pending := register_a_in_flight(ptx)):
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)
     store = cache if cache is not None else DiskCache("cubin")
