@@ -88,7 +88,8 @@ class Catalogue(Mapping[str, Atom]):
 
     def __getitem__(self, name: str) -> Atom:
         """The record called ``name``; UnknownAtom, with the nearest names, when there is none."""
-        found = self._find(name)
+        found = self._made.get(name) if isinstance(name, str) else None
+        found = found or self._find(name)
         if found is None:
             raise UnknownAtom(name=name, suggestion=_suggest(name, tuple(self._atoms)))
         return found

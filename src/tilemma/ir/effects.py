@@ -222,11 +222,11 @@ def read_views(op: Op) -> list[View]:
 
 def element_reads(op: Op) -> tuple[Element | FragmentElement, ...]:
     """The elements of arrays and register tiles that the expressions of ``op`` read."""
-    from tilemma.ir.walk import expressions
-
     try:
         return op._reads
     except AttributeError:
+        from tilemma.ir.walk import expressions
+
         found = tuple([x for e in expressions(op) for x in terms(e) if isinstance(x, (Element, FragmentElement))])
         object.__setattr__(op, "_reads", found)
         return found

@@ -50,7 +50,8 @@ def trip_count(loop: For) -> int | None:
 
 def with_fields(op: _O, changes: Mapping[str, Any]) -> _O:
     """``op`` with the values of some of its fields replaced; itself where there are none."""
-    return replace(op, **changes) if changes else op
+    # `dataclasses.replace` looks at each field by itself.
+    return type(op)(**{**{name: getattr(op, name) for name in field_names(op)}, **changes}) if changes else op
 
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:

@@ -3,6 +3,8 @@ refer to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilemma.errors import CompileError, Note
 from tilemma.ir.effects import rotated
 from tilemma.ir.tile import Alloc, Body, Copy, Op
@@ -23,7 +25,8 @@ class Rotations:
 
     def __init__(self, body: Body) -> None:
         copies: dict[str, Copy] = {}
-        for op in walk(body):
+        ops = list(walk(body))
+        for op in ops:
             if isinstance(op, Copy) and op.future is None:
                 # A synchronous copy is identified by its buffer's name.
                 copies.setdefault(op.dst.base.name, op)
@@ -38,10 +41,11 @@ class Rotations:
         self._copies = copies
         self.groups: list[frozenset[str]] = []
         self._of: dict[str, frozenset[str]] = {}
-        for op in walk(body):
+        for op in ops:
             if rotated(op):
                 self._join(frozenset(self.buffers(op)))
-        self._check(body)
+        if self.groups:
+            self._check(ops)
 
     def buffers(self, op: Op) -> tuple[str, ...]:
         """The buffers of the names that ``op`` rotates, in its order; SwapRefused for a name without a buffer."""
@@ -77,8 +81,8 @@ class Rotations:
         self.groups = [*(g for g in self.groups if not g & names), joined]
         self._of.update(dict.fromkeys(joined, joined))
 
-    def _check(self, body: Body) -> None:
-        for op in walk(body):
+    def _check(self, ops: Iterable[Op]) -> None:
+        for op in ops:
             if isinstance(op, Alloc) and op.init is not None and op.buffer.name in self._of:
                 what = "its buffer is initialised where it is declared"
                 remedy = "fill it with a loop instead"

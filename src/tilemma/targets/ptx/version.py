@@ -42,19 +42,22 @@ _MNEMONIC: tuple[tuple[str, Version], ...] = (
 )
 
 
+_BODIES = {
+    lane.LaneFor: ("body",),
+    lane.LaneUntil: ("body",),
+    lane.LaneIf: ("then", "otherwise"),
+    lane.LaneWhile: ("setup", "body"),
+}
+
+
 def operations(body: lane.LaneBody) -> Iterator[lane.LaneOp]:
     """Every operation of ``body``, those inside control included."""
     waiting = list(reversed(body))
     while waiting:
         op = waiting.pop()
         yield op
-        match op:
-            case lane.LaneFor() | lane.LaneUntil():
-                waiting += reversed(op.body)
-            case lane.LaneIf():
-                waiting += reversed((*op.then, *op.otherwise))
-            case lane.LaneWhile():
-                waiting += reversed((*op.setup, *op.body))
+        for name in reversed(_BODIES.get(type(op), ())):
+            waiting += reversed(getattr(op, name))
 
 
 def ptx_version(kernel: lane.LaneKernel) -> Version:

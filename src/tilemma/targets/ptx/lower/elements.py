@@ -188,7 +188,7 @@ def _write_pair(
     have, values = last.value.type, list[Value]()
     exact = have == dtype
     for v in range(2):
-        _visit(lo, op, where, replace(first, value=first.value + v, register=old[v]))
+        _visit(lo, op, where, Visit(first.fragment, first.atom, first.value + v, old[v]))
         lo.body(op.body[:-1])
         e.span = last.span or op.span or e.span
         value, have = unrounded(lo, last.value) if exact else (scalar(lo, last.value), have)

@@ -68,7 +68,7 @@ class Linear:
     def __add__(self, other: Linear | Reg | int) -> Linear:
         if isinstance(other, int):
             return Linear(self.terms, self.const + other) if other else self
-        o = Linear.of(other)
+        o = other if type(other) is Linear else Linear.of(other)
         if not o.terms:
             return Linear(self.terms, self.const + o.const) if o.const else self
         if not self.terms:
@@ -78,7 +78,7 @@ class Linear:
     __radd__ = __add__
 
     def __sub__(self, other: Linear | Reg | int) -> Linear:
-        o = Linear.of(other)
+        o = other if type(other) is Linear else Linear.of(other)
         if o.terms == self.terms:
             return Linear((), self.const - o.const)
         return self + o * -1

@@ -117,10 +117,10 @@ class Regions:
 
     def range_of(self, x: Linear | Value) -> Range:
         """Inclusive bounds of the exact value, which a register holds modulo 2**32; unknown: those of s32."""
-        if isinstance(x, lane.Imm):
-            return int(x.value), int(x.value)
-        if isinstance(x, lane.Reg):
+        if type(x) is lane.Reg:
             return self._range.get(x.name, ANYTHING)
+        if not isinstance(x, Linear):
+            return int(x.value), int(x.value)
         low = high = x.const
         for r, f in x.terms:
             a, b = self._range.get(r.name, ANYTHING)
@@ -174,6 +174,8 @@ class Regions:
         mutable: list[str] = []
         same, deepest = True, 0
         for s in src:
+            if isinstance(s, lane.Imm):
+                continue
             for r in (s,) if isinstance(s, lane.Reg) else lane.registers(s):
                 name = r.name
                 if name in self._mutable:
