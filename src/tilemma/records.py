@@ -148,6 +148,16 @@ def _refuse_delete(self: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
+@cache
+def _names(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
+
+
+def replace(x: _T, /, **changes: Any) -> _T:
+    """`dataclasses.replace` of a record: that function asks each field what it is."""
+    return type(x)(**{**{name: getattr(x, name) for name in _names(type(x))}, **changes})
+
+
 def _state(self: Any) -> list[Any]:
     return [getattr(self, f.name) for f in fields(self)]
 

@@ -430,13 +430,17 @@ class MmaAtom(_Instruction):
 def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: bool) -> str:
     names = [given] if isinstance(given, str) else given
     wanted = f"{operand.registers} names of registers for {operand.name}"
-    if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+    try:
+        joined = ", ".join(names)
+    except TypeError:
+        joined = None
+    if joined is None or not isinstance(names, Sequence):
         raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
     if len(names) != operand.registers:
         raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
     # Metadata and scales are one register, not a vector.
     plain = operand.layout is None or not braces or operand.name in ("E", "SFA", "SFB")
-    return names[0] if plain else "{" + ", ".join(names) + "}"
+    return names[0] if plain else "{" + joined + "}"
 
 
 CopyKind = Literal["ldmatrix", "stmatrix", "cp.async"]

@@ -45,9 +45,10 @@ class Parted:
 
 
 class _Typed(Parted):
-    """Room for its type too, which is that of all its terms, and for the bounds on its value."""
+    """Room for its type too, which is that of all its terms, for the names in it and the bounds on its value."""
 
-    __slots__ = ("_range", "_type")
+    __slots__ = ("_names", "_range", "_type")
+    _names: frozenset[str]
     _type: DType
     _range: tuple[int, int]
 

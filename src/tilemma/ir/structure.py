@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 from tilemma.dtypes import DType
@@ -24,7 +24,7 @@ from tilemma.ir.refusals import BadParameter, NotBuiltYet, WrongValue
 from tilemma.ir.tiles import Bounded, Scalarlike, Tile, extent_of, scalar
 from tilemma.ir.types import BLOCK, CLUSTER, Buffer, Event, Level, Space
 from tilemma.ir.usage import is_size
-from tilemma.records import record
+from tilemma.records import record, replace
 
 # Each analysis of pending accesses takes twice as long for each nested loop.
 MAX_LOOPS = 10

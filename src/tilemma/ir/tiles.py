@@ -7,7 +7,6 @@ extents may still wait for the other side of a copy (``chunkat`` takes its tile 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from tilemma.errors import CompileError, Span, described
@@ -36,7 +35,7 @@ from tilemma.ir.ranges import interval, wraps
 from tilemma.ir.tile import FragmentRef
 from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.launch import MAX_EXTENT
-from tilemma.records import record
+from tilemma.records import record, replace
 
 
 class WrongRank(CompileError):

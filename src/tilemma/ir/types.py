@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from tilemma.dtypes import DType
 from tilemma.ir.expr import Const, Expr, add, const, mul, value_of
-from tilemma.records import record
+from tilemma.records import record, replace
 
 # The threads of a warp.
 WARP = 32

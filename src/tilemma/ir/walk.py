@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from tilemma.ir.effects import Effect, element_reads, name_of, touches
 from tilemma.ir.expr import Element, Expr, FragmentElement, Index, field_names, substitute, trips, value_of
 from tilemma.ir.tile import Apply, Body, Break, Continue, For, FragmentRef, Kernel, Op, Parallel, While
 from tilemma.ir.types import EventRef, View
+from tilemma.records import replace
 
 _O = TypeVar("_O", bound=Op)
 
@@ -26,8 +26,9 @@ def walk(body: Body) -> Iterator[Op]:
     while waiting:
         op = waiting.pop()
         yield op
-        for name in reversed(type(op).body_fields):
-            waiting += reversed(getattr(op, name))
+        if names := type(op).body_fields:
+            for name in reversed(names):
+                waiting += reversed(getattr(op, name))
 
 
 def jumps(loop: For | While) -> bool:
@@ -50,8 +51,7 @@ def trip_count(loop: For) -> int | None:
 
 def with_fields(op: _O, changes: Mapping[str, Any]) -> _O:
     """``op`` with the values of some of its fields replaced; itself where there are none."""
-    # `dataclasses.replace` looks at each field by itself.
-    return type(op)(**{**{name: getattr(op, name) for name in field_names(op)}, **changes}) if changes else op
+    return replace(op, **changes) if changes else op
 
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -24,7 +23,7 @@ from tilemma.passes.contraction import Fragments, extents, fragment_uses, matrix
 from tilemma.passes.decision import Decision
 from tilemma.passes.prepacked import check_prepacked, loaded_shape
 from tilemma.passes.scope import Site, names, sites
-from tilemma.records import record
+from tilemma.records import record, replace
 
 
 class ContractMismatch(CompileError):

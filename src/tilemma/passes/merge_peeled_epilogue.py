@@ -15,7 +15,6 @@ Tile b lies outside its array: it is filled with zeros without a read, and the z
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tilemma.ir import tile as t
 from tilemma.ir.effects import awaited, element_reads, rotated
@@ -23,7 +22,7 @@ from tilemma.ir.expr import Index, binary, const, depends_on, substitute, value_
 from tilemma.ir.types import Space
 from tilemma.ir.walk import map_expressions, rewrite, touched, walk, with_bodies, with_fields
 from tilemma.passes.decision import Decision
-from tilemma.records import record
+from tilemma.records import record, replace
 
 # The operations of an epilogue: they change neither memory that outlives it nor control flow.
 _MULTIPLIES = (t.WaitFuture, t.Parallel, t.For, t.DeclareFragment, t.Load, t.Mma)

@@ -93,7 +93,12 @@ def block_threads(block: t.Parallel) -> int:
 
 def names(e: Expr) -> set[str]:
     """The indices and variables that ``e`` mentions."""
-    return {x.name for x in walk(e) if type(x) is Index or type(x) is Var}
+    try:
+        return set(e._names)
+    except AttributeError:
+        found = {x.name for x in walk(e) if type(x) is Index or type(x) is Var}
+        object.__setattr__(e, "_names", frozenset(found))
+        return found
 
 
 class Dependence:

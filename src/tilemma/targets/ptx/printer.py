@@ -135,10 +135,12 @@ class _Printer:
 
     def note(self, regs: Iterable[lane.Reg]) -> None:
         """Declare those of ``regs`` that are new."""
+        known = self.known
         for reg in regs:
-            if reg.name not in self.known:
-                self.known.add(reg.name)
-                self.registers.setdefault(reg.type, []).append("%" + reg.name)
+            name = reg.name
+            if name not in known:
+                known.add(name)
+                self.registers.setdefault(reg.type, []).append("%" + name)
 
     def fresh(self, type_: str) -> str:
         self.scratch += 1
@@ -419,8 +421,9 @@ def _registers(op: lane.LaneOp) -> Iterable[lane.Reg]:
             return ()
     found: list[lane.Reg] = []
     for x in named:
-        if isinstance(x, lane.Reg):
+        kind = type(x)
+        if kind is lane.Reg:
             found.append(x)
-        elif x is not None:
+        elif x is not None and kind is not lane.Imm:
             found += lane.registers(x)
     return found

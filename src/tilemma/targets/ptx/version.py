@@ -56,8 +56,9 @@ def operations(body: lane.LaneBody) -> Iterator[lane.LaneOp]:
     while waiting:
         op = waiting.pop()
         yield op
-        for name in reversed(_BODIES.get(type(op), ())):
-            waiting += reversed(getattr(op, name))
+        if names := _BODIES.get(type(op)):
+            for name in reversed(names):
+                waiting += reversed(getattr(op, name))
 
 
 def ptx_version(kernel: lane.LaneKernel) -> Version:

@@ -177,12 +177,12 @@ class Lowering:
 
     # ---- threads ---------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def thread(self) -> Reg:
         """The thread's number in the CTA."""
         return self.e.special("tid.x", "thread", self.threads)
 
-    @property
+    @cached_property
     def lane(self) -> Linear:
         """The thread's number in its warp."""
         if self.threads <= 32:
@@ -191,7 +191,7 @@ class Lowering:
             lane = self.e.pure("and.b32", "s32", self.thread, Imm(31), hint="lane")
         return Linear.of(self.e.bounded(lane, 0, 31))
 
-    @property
+    @cached_property
     def warp(self) -> Linear:
         """The warp's number in the CTA, in a register that ptxas knows to be uniform in the warp (after a
         shuffle)."""
@@ -278,7 +278,7 @@ class Lowering:
 
     # ---- storage ---------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def shared(self) -> Reg:
         """Address of the CTA's dynamic shared memory, as the 32-bit address that shared accesses take."""
         with self.e.at_root():

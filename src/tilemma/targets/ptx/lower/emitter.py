@@ -48,18 +48,24 @@ class Emitter(Regions):
         x = x.reduced
         if not x.terms:
             return Imm(x.const)
-        terms: Sequence[tuple[Reg, int]] = x.terms
-        if len(terms) > 1:
-            terms = sorted(terms, key=lambda t: (self.depth(t[0]), t[1] == 1, t[0].name))
+        if len(x.terms) == 1:
+            return self._sum(x, x.terms, hint)
+        return self.cse(
+            ("sum", x),
+            lambda: self._sum(x, sorted(x.terms, key=lambda t: (self.depth(t[0]), t[1] == 1, t[0].name)), hint),
+        )
+
+    def _sum(self, x: Linear, terms: Sequence[tuple[Reg, int]], hint: str) -> Reg:
+        """``x`` in a register, its ``terms`` added in this order."""
         low = high = 0
         total: Reg | None = None
-        for i, (reg, factor) in enumerate(terms):
+        last = None if x.const else terms[-1][0]
+        for reg, factor in terms:
             a, b = self._range.get(reg.name, ANYTHING)
-            low, high = (
-                (low + a * factor, high + b * factor) if factor > 0 else (low + b * factor, high + a * factor)
-            )
-            last = i == len(terms) - 1 and x.const == 0
-            name = hint if last else "i"
+            if factor < 0:
+                a, b = b, a
+            low, high = low + a * factor, high + b * factor
+            name = hint if reg is last else "i"
             if total is None:
                 total = reg if factor == 1 else self._scaled(reg, factor, name)
             elif factor == 1:

@@ -113,6 +113,10 @@ class Linear:
 
 def _merged(a: Terms, b: Terms) -> Terms:
     """The sorted terms of a sum, from the sorted terms of its two operands."""
+    if a[-1][0].name < b[0][0].name:
+        return (*a, *b)
+    if b[-1][0].name < a[0][0].name:
+        return (*b, *a)
     out: list[tuple[Reg, int]] = []
     i = j = 0
     while i < len(a) and j < len(b):

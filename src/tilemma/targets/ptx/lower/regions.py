@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
 from tilemma.errors import Span
 from tilemma.ir import lane
-from tilemma.records import record
+from tilemma.records import record, replace
 from tilemma.targets.ptx.lower.linear import Linear
 
 _T = TypeVar("_T")
@@ -124,7 +124,9 @@ class Regions:
         low = high = x.const
         for r, f in x.terms:
             a, b = self._range.get(r.name, ANYTHING)
-            low, high = (low + a * f, high + b * f) if f > 0 else (low + b * f, high + a * f)
+            if f < 0:
+                a, b = b, a
+            low, high = low + a * f, high + b * f
         return low, high
 
     def depth(self, x: lane.LaneOperand) -> int:
@@ -213,12 +215,14 @@ class Regions:
         """Count an assignment to each mutable register among ``operands``."""
         mutable, assigned = self._mutable, self._assigned
         for x in operands:
-            if isinstance(x, lane.Reg):
+            kind = type(x)
+            if kind is lane.Reg:
                 if x.name in mutable:
                     assigned[x.name] = assigned.get(x.name, 0) + 1
-            elif isinstance(x, tuple):
-                self._assign(x)
-            elif isinstance(x, lane.Vec):
+            elif kind is tuple:
+                if x:
+                    self._assign(x)
+            elif kind is lane.Vec:
                 self._assign(x.regs)
 
     def cse(self, key: Hashable, make: Callable[[], _T]) -> _T:

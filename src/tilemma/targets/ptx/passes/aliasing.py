@@ -95,6 +95,8 @@ class Access:
     steady: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
     # The other variables that are set once: each instance has a value of its own.
     own: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
+    # Of the loops around it, by index: whether all threads of the block have the same one.
+    uniform: dict[str, bool] = field(default_factory=dict, repr=False)
     # Of bodies, by id: whether all threads that execute the access get there.
     reached: dict[int, bool] = field(default_factory=dict, repr=False)
 
@@ -150,9 +152,13 @@ class Access:
 
     def _is_uniform(self, index: Index) -> bool:
         """Whether all threads of the block have the same ``index`` in one iteration of its loop."""
-        op = self._ranges.get(index.name)
-        found = (self._offset(e) for e in (op.start, op.step)) if op is not None else ()
-        return all(isinstance(o.base, int) and o.loose == (0, 0) for o in found)
+        known = self.uniform.get(index.name)
+        if known is None:
+            op = self._ranges.get(index.name)
+            found = (self._offset(e) for e in (op.start, op.step)) if op is not None else ()
+            known = all(isinstance(o.base, int) and o.loose == (0, 0) for o in found)
+            self.uniform[index.name] = known
+        return known
 
     def _first(self, index: Index) -> _Offset | None:
         """The first ``index`` of each thread in a loop where that differs, and the distance to it does not."""

@@ -20,7 +20,6 @@ there (see `DoubleBufferFragments` on two buffers).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import groupby, takewhile
 from typing import Literal
@@ -45,7 +44,7 @@ from tilemma.ir.tile import (
 from tilemma.ir.types import View
 from tilemma.ir.walk import map_expressions, with_bodies
 from tilemma.passes.decision import Decision
-from tilemma.records import record
+from tilemma.records import record, replace
 from tilemma.targets.ptx.passes.names import Names
 
 # Less than any difference of an extent and an offset.
