@@ -155,7 +155,9 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
 
 def replace(x: _T, /, **changes: Any) -> _T:
     """`dataclasses.replace` of a record: that function asks each field what it is."""
-    return type(x)(**{**{name: getattr(x, name) for name in _names(type(x))}, **changes})
+    cls: Any = type(x)
+    made: _T = cls(**{**{name: getattr(x, name) for name in _names(cls)}, **changes})
+    return made
 
 
 def _state(self: Any) -> list[Any]:

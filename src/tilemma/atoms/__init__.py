@@ -135,17 +135,19 @@ class Catalogue(Mapping[str, Atom]):
         self.declared_key = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16] if state else ""
 
     @checked(kind=instance("the start of a kind, such as 'wgmma'", str))
-    def mma(self, kind: str = "", columns: int | None = None, **wanted: object) -> Iterator[MmaAtom]:
+    def mma(
+        self, kind: str = "", columns: int | None = None, width: int | None = None, **wanted: object
+    ) -> Iterator[MmaAtom]:
         """The multiplying records; with ``kind`` those of the modules that are called after it.
 
-        Families without a property that is ``wanted``, or whose N does not divide ``columns`` or is not the
-        ``wanted`` width, are left out (`Family.has`).
+        Families without a property that is ``wanted``, or whose N does not divide ``columns`` or is not ``width``,
+        are left out (`Family.has`).
         """
         if kind == DECLARED:
             return iter(self.declared())
         operand = wanted.get("a")
         names = (m for m in self._named(kind) if _may_multiply(m, operand))
-        found = (a for m in names for a in self._of(m, lambda family: family.has(columns, **wanted)))
+        found = (a for m in names for a in self._of(m, lambda family: family.has(columns, width, **wanted)))
         return (a for a in found if isinstance(a, MmaAtom))
 
     def families(self, kind: str) -> Iterator[Family]:

@@ -421,9 +421,8 @@ def _registers(op: lane.LaneOp) -> Iterable[lane.Reg]:
             return ()
     found: list[lane.Reg] = []
     for x in named:
-        kind = type(x)
-        if kind is lane.Reg:
+        if isinstance(x, lane.Reg):
             found.append(x)
-        elif x is not None and kind is not lane.Imm:
+        elif x is not None and not isinstance(x, lane.Imm):
             found += lane.registers(x)
     return found

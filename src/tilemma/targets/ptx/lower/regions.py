@@ -117,7 +117,7 @@ class Regions:
 
     def range_of(self, x: Linear | Value) -> Range:
         """Inclusive bounds of the exact value, which a register holds modulo 2**32; unknown: those of s32."""
-        if type(x) is lane.Reg:
+        if isinstance(x, lane.Reg):
             return self._range.get(x.name, ANYTHING)
         if not isinstance(x, Linear):
             return int(x.value), int(x.value)
