@@ -92,4 +92,4 @@ def test_four_matrices_at_a_time() -> None:
 
 def test_scattered_matrices_go_one_by_one() -> None:
     pieces = [(((0, 0), 0), (0, 0)), (((0, 0), 1), (8, 0)), (((0, 0), 2), (0, 24)), (((0, 0), 3), (40, 8))]
-    assert [len(m.targets) for m in moves("ldmatrix", pieces, False)] == [2, 2]
+    assert [len(m.targets) for m in moves(pieces, False)] == [2, 2]
