@@ -16,9 +16,10 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tilemma.atoms.atom import DECLARED, Atom, CopyAtom, Family, Immediate, MmaAtom, Operand, Rate, contract
+from tilemma.atoms.atom import DECLARED, Atom, CopyAtom, Immediate, MmaAtom, Operand, Rate, contract
 from tilemma.atoms.choose import Selection, select_from
 from tilemma.atoms.descriptors import Descriptor, tensor_map_swizzle
+from tilemma.atoms.family import Family
 from tilemma.checked import checked, instance
 from tilemma.dtypes import BY_NAME, DType
 from tilemma.errors import ToolError, nearest

@@ -430,17 +430,13 @@ class MmaAtom(_Instruction):
 def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: bool) -> str:
     names = [given] if isinstance(given, str) else given
     wanted = f"{operand.registers} names of registers for {operand.name}"
-    try:
-        joined = ", ".join(names)
-    except TypeError:
-        joined = None
-    if joined is None or not isinstance(names, Sequence):
+    if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
         raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
     if len(names) != operand.registers:
         raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
     # Metadata and scales are one register, not a vector.
     plain = operand.layout is None or not braces or operand.name in ("E", "SFA", "SFB")
-    return names[0] if plain else "{" + joined + "}"
+    return names[0] if plain else "{" + ", ".join(names) + "}"
 
 
 CopyKind = Literal["ldmatrix", "stmatrix", "cp.async"]
@@ -513,30 +509,6 @@ class CopyAtom(_Instruction):
 
 
 Atom = MmaAtom | CopyAtom
-
-
-@record
-class Family:
-    """Multiplying records that differ in their shape alone, created together on the first access to one of
-    them.
-
-    ``n``: the N that all of them have; None: several.  ``by_name``: all are taken by name only.
-    """
-
-    a: DType
-    b: DType
-    d: DType
-    a_from: Literal["registers", "shared"]
-    make: Callable[[], tuple[MmaAtom, ...]]
-    n: int | None = None
-    by_name: bool = False
-
-    def has(self, columns: int | None = None, width: int | None = None, **wanted: object) -> bool:
-        """Whether its records have the ``wanted`` ``a``, ``b``, ``d``, ``a_from`` and ``by_name``, None: any, may
-        divide a tile of ``columns``, and may be those of N = ``width``."""
-        if self.n is not None and ((columns or 0) % self.n or width not in (None, self.n)):
-            return False
-        return all(value is None or getattr(self, name) == value for name, value in wanted.items())
 
 
 @checked(atom=instance("a multiplying instruction", MmaAtom))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tensor_layouts import Layout
 
-from tilemma.atoms.atom import Family, MmaAtom, Operand, Rate
+from tilemma.atoms.atom import MmaAtom, Operand, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import letters, register_of
 from tilemma.dtypes import DType, f32, f64, s32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from tilemma.atoms.atom import Family
+from tilemma.atoms.family import Family
 from tilemma.atoms.kinds import CONTAINED, PACKED, UE4M3, UE8M0, Scales, of_kind
 from tilemma.dtypes import DType, f32
 

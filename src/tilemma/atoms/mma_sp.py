@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom
+from tilemma.atoms.atom import MmaAtom
+from tilemma.atoms.family import Family
 from tilemma.atoms.metadata import metadata, selector
 from tilemma.atoms.warp import FROM_90, FROM_100, NO_FP8, accumulator, letters, operand
 from tilemma.dtypes import DType, bf16, e4m3, e5m2, f16, f32, s4, s8, s32, tf32, u4, u8

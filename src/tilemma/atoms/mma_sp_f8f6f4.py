@@ -6,7 +6,8 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom
+from tilemma.atoms.atom import MmaAtom
+from tilemma.atoms.family import Family
 from tilemma.atoms.kinds import CONTAINED, of_kind, without_kind
 from tilemma.dtypes import DType, e4m3, e5m2, f16, f32
 

@@ -3,7 +3,8 @@ K-major."""
 
 from __future__ import annotations
 
-from tilemma.atoms.atom import Family, MmaAtom, Rate
+from tilemma.atoms.atom import MmaAtom, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import dense
 from tilemma.dtypes import DType, bf16, f16, f32
 

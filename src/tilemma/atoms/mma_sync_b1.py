@@ -7,7 +7,8 @@ sm_100 on products of bytes of either.
 
 from __future__ import annotations
 
-from tilemma.atoms.atom import Family, MmaAtom, Rate
+from tilemma.atoms.atom import MmaAtom, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.meanings import differences
 from tilemma.atoms.warp import FROM_90, FROM_100, Shape, dense
 from tilemma.dtypes import b1, s32

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilemma.atoms.atom import Family, MmaAtom, Rate
+from tilemma.atoms.atom import MmaAtom, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import FROM_100, dense
 from tilemma.dtypes import f64
 

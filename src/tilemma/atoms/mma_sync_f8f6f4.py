@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom
+from tilemma.atoms.atom import MmaAtom
+from tilemma.atoms.family import Family
 from tilemma.atoms.kinds import CONTAINED, of_kind
 from tilemma.dtypes import DType, f16, f32
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom, Rate
+from tilemma.atoms.atom import MmaAtom, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import NO_FP8, dense
 from tilemma.dtypes import DType, e4m3, e5m2, f16, f32
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom, Rate
+from tilemma.atoms.atom import MmaAtom, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.meanings import saturating
 from tilemma.atoms.warp import FROM_90, Shape, dense
 from tilemma.dtypes import DType, s4, s8, s32, u4, u8

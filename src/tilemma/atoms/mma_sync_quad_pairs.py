@@ -16,7 +16,8 @@ import itertools
 
 from tensor_layouts import Layout
 
-from tilemma.atoms.atom import Family, MmaAtom, Operand
+from tilemma.atoms.atom import MmaAtom, Operand
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import FROM_90, letters, register_of
 from tilemma.dtypes import DType, f16, f32
 

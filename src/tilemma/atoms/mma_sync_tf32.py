@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilemma.atoms.atom import Family, MmaAtom, Rate
+from tilemma.atoms.atom import MmaAtom, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import dense
 from tilemma.dtypes import f32, tf32
 

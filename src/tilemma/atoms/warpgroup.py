@@ -13,7 +13,8 @@ from typing import Literal
 
 from tensor_layouts import Layout
 
-from tilemma.atoms.atom import Family, Immediate, Meaning, MmaAtom, Operand, Rate
+from tilemma.atoms.atom import Immediate, Meaning, MmaAtom, Operand, Rate
+from tilemma.atoms.family import Family
 from tilemma.atoms.warp import Version, letters
 from tilemma.dtypes import DType
 from tilemma.layouts import Major

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom
+from tilemma.atoms.atom import MmaAtom
+from tilemma.atoms.family import Family
 from tilemma.atoms.meanings import saturating
 from tilemma.atoms.warpgroup import N_INTEGER, SOURCES, Source, family, h100, wgmma
 from tilemma.dtypes import DType, s8, s32, u8

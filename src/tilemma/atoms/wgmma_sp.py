@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from tilemma.atoms.atom import Family, MmaAtom
+from tilemma.atoms.atom import MmaAtom
+from tilemma.atoms.family import Family
 from tilemma.atoms.metadata import metadata, selector
 from tilemma.atoms.warpgroup import N_FLOAT, N_INTEGER, SOURCES, Source, family, wgmma
 from tilemma.dtypes import DType, bf16, e4m3, e5m2, f16, f32, s8, s32, tf32, u8
