@@ -153,6 +153,9 @@ WAIT:
   setp.lt.and.u32 %due, %k, 4, %held;
   @%due bra.uni PIECE;
 NEXT:
+  setp.eq.u32 %due, %k, 0;
+  @%due bra.uni PLACE;
+PLACED:
   add.u32 %slot, %slot, 1;
   setp.eq.u32 %wrap, %slot, {SLOTS};
   @%wrap xor.b32 %parity, %parity, 1;
@@ -170,5 +173,9 @@ PIECE:
   fence.proxy.async.shared::cta;
   bar.sync %group, 128;
   bra.uni NEXT;
+PLACE:
+  div.u32 %x, %n, %group;
+  st.shared.u32 [%base], %x;
+  bra.uni PLACED;
 }}
 """

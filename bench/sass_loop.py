@@ -59,16 +59,20 @@ CONSUMER = Loop(
             "`try_wait` on the full slot; a barrier of the warpgroup, and the arrivals that release the previous "
             "slot, at home and in the peer",
         ),
-        BRANCH: (3, "`try_wait` gave up; a piece of the tile before is due; next step"),
+        BRANCH: (
+            4,
+            "`try_wait` gave up; a piece of the tile before is due; the place of the result is due, behind the "
+            "first step; next step",
+        ),
         UNIFORM: (
             18,
             "low words of 4 x 2 descriptors (the high words stay): 8; addresses of three mbarriers: 3; slot + 1, "
             "compare, select: 3; parity: 1; k + 1, compare: 2; scale-d predicate: 1",
         ),
         LANE: (
-            5,
+            6,
             "the parity, which `try_wait` takes from a lane's register: 1; the loop's predicate: 1; whether "
-            "there is a previous slot, for the two lanes that release it: 2; whether a piece is due: 1",
+            "there is a previous slot, for the two lanes that release it: 2; a piece, the place is due: 2",
         ),
     },
 )

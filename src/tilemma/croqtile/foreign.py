@@ -12,8 +12,8 @@ from tilemma.ir.refusals import NotBuiltYet
 
 _ASSEMBLY = ("__asm__", "asm")
 # One `setmaxnreg` (PTX ISA, "Miscellaneous Instructions"), and the same in an `asm` statement of C++.
-_PTX = r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;?+(?:\\n|\\t|\s)*+"
-_CPP = (
+_PTX = re.compile(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;?+(?:\\n|\\t|\s)*+")
+_CPP = re.compile(
     r'(?:asm|__asm__)\s*+(?:volatile|__volatile__)?+\s*+\(\s*+\\?+"\s*+'
     r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s++(\d{1,9}+)\s*+;?+(?:\\n|\\t|\s)*+"
     r'\\?+"[:\s]*+(?:\\?+"memory\\?+"\s*+)?\)\s*+;?+\s*+'
@@ -45,7 +45,7 @@ def register_count(tokens: Sequence[Token], start: int) -> tuple[list[Token], in
         texts, others = texts[:1], []
     text = "".join(t[t.index("(") + 1 : t.rindex(")")] if t.startswith("R") else t[1:-1] for t in texts)
     text = text.strip()
-    found = re.fullmatch(_CPP if word.text == "__cpp__" else _PTX, text)
+    found = _CPP.fullmatch(text) if word.text == "__cpp__" else _PTX.fullmatch(text)
     if found is None or others:
         raise refused
     way, count = found.groups()
