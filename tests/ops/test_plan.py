@@ -319,6 +319,15 @@ def test_large_results_of_4_bytes_are_stored_by_tma() -> None:
         assert ranked(replace(p, out=of(p.out, out)), H200)[0].plan.store == "tma"
 
 
+def check_registers(p: Problem, plan: Plan) -> None:
+    """No register of the plan's kernel spills."""
+    (step,) = steps(p, plan)
+    names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
+    facts = facts_of(dict(zip(names, step.args, strict=False)))
+    cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
+    assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
+
+
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("rows", [104, 152, 200, 248])
 @pytest.mark.parametrize("activation", [None, "gelu"])
@@ -328,11 +337,7 @@ def test_kernels_that_store_transposes_keep_to_registers(rows: int, activation: 
     wide = {x.tile: x for x in candidates(p, H200) if x.swap and x.tile[1] == rows and x.store == "tma"}
     assert wide or activation
     for plan in wide.values():
-        (step,) = steps(transposed_product(p), plan)
-        names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
-        facts = facts_of(dict(zip(names, step.args, strict=False)))
-        cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
-        assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
+        check_registers(transposed_product(p), plan)
 
 
 @pytest.mark.parametrize("shape", [(54, 13696, 12032), (20, 9216, 3200), (118, 8832, 11008)], ids=str)
@@ -381,11 +386,7 @@ def test_kernels_that_share_few_rows_keep_to_registers(rows: int, activation: st
     found = [x for x in candidates(p, H200) if x.swap and x.share and x.cluster[0] * x.cluster[1] >= 4]
     assert found
     for plan in found:
-        (step,) = steps(transposed_product(p), plan)
-        names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
-        facts = facts_of(dict(zip(names, step.args, strict=False)))
-        cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
-        assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
+        check_registers(transposed_product(p), plan)
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -398,11 +399,7 @@ def test_kernels_of_clusters_beside_each_other_keep_to_registers(rows: int, acti
     found = {x.tile: x for x in beside if x.tile[1] % 16}
     assert found or activation
     for plan in found.values():
-        (step,) = steps(p, plan)
-        names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
-        facts = facts_of(dict(zip(names, step.args, strict=False)))
-        cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
-        assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
+        check_registers(p, plan)
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -430,11 +427,7 @@ def test_kernels_of_all_rows_keep_to_registers(rows: int, activation: str | None
     plans = {(x.tile, x.cluster): x for x in candidates(p, H200) if x.loaded and x.split == 1}
     assert plans or activation
     for plan in plans.values():
-        (step,) = steps(p, plan)
-        names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
-        facts = facts_of(dict(zip(names, step.args, strict=False)))
-        cubin = step.kernel.compile("sm_90a", facts=facts, **step.constants).assembled()
-        assert not cubin.spills and not cubin.warnings and cubin.stack_bytes == 0, plan
+        check_registers(p, plan)
 
 
 def test_a_result_that_is_its_own_addend_is_stored_from_registers() -> None:
