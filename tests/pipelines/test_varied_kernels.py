@@ -70,15 +70,7 @@ def check(name: str, kernel: Kernel, arch: str, schedules: int) -> list[str]:
     return [d.text for d in compiled.decisions if d.pass_name == "pipeline"]
 
 
-def parts(every: list[Any], n: int) -> list[Any]:
-    """One of ``n`` by day, all by night."""
-    return [
-        pytest.param(*(x if isinstance(x, tuple) else (x,)), marks=() if i % n == 0 else pytest.mark.slow)
-        for i, x in enumerate(every)
-    ]
-
-
-@pytest.mark.parametrize("name, arch", parts(PAIRS, 7))
+@pytest.mark.parametrize("name, arch", PAIRS)
 def test_as_written(name: str, arch: str) -> None:
     said = check(name, KERNELS[name], arch, 5)
     assert any("stages" in x or "not pipelined" in x or "left as written" in x for x in said), said
@@ -97,7 +89,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
     return {**load_python(python).kernels, **load(croqtile).kernels}
 
 
-@pytest.mark.parametrize("name", parts(list(KERNELS), 9))
+@pytest.mark.parametrize("name", KERNELS)
 def test_divided_into_roles_where_that_is_legal(name: str, divided: dict[str, Kernel]) -> None:
     said = check(name, divided[name], "sm_90a", 5)
     assert any("in a ring" in x or "not pipelined" in x for x in said), said

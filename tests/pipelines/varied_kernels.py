@@ -1,6 +1,5 @@
 """Plain kernels as users write them: odd tiles, several loops and products, conditions, tiles read after loops."""
 
-# ruff: noqa: E741, B023
 from __future__ import annotations
 
 import tilemma as tm
