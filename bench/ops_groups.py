@@ -35,17 +35,17 @@ def divisions(experts: int, tokens: int) -> dict[str, list[int]]:
     def shuffled(x: torch.Tensor) -> torch.Tensor:
         return x[torch.randperm(experts, generator=rng)]
 
-    alike, numbers = torch.ones(experts), torch.arange(experts)
+    equal_weights, numbers = torch.ones(experts), torch.arange(experts)
     found = {
         f"squares {s}": torch.diff(uneven(experts, tokens, s), prepend=torch.zeros(1).int()).tolist()
         for s in (experts, 1, 2)
     }
-    found["router"] = routed(alike)
+    found["router"] = routed(equal_weights)
     found["skewed"] = routed(torch.softmax(torch.randn(experts, generator=rng), 0))
     found["Zipf"] = routed(shuffled(1 / (numbers + 1.0)))
     found["one large"] = routed(torch.where(numbers == experts // 3, experts - 1.0, 1.0))
     found["half empty"] = routed(shuffled((numbers < experts // 2).float()))
-    found["of 128"] = routed(alike, 128)
+    found["of 128"] = routed(equal_weights, 128)
     ragged = [x + (i % 2 * 2 - 1) * (x > 0) for i, x in enumerate(found["of 128"])]
     ragged[ragged.index(max(ragged))] += tokens - sum(ragged)
     found["of 128 and 1"] = ragged
