@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import posixpath
 import re
 import shutil
@@ -22,6 +23,8 @@ from dev.pages import gallery, reference
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
+# Whatever asks another host while the site is built, fails.
+NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 # Published path -> title, in the order of the menu.
 MENU: Mapping[str, Mapping[str, str]] = {
     "": {"index.md": "tilemma", "installing.md": "Installing", "tutorial.md": "Tutorial"},
@@ -210,15 +213,25 @@ def write(target: Path) -> Path:
     return chosen
 
 
+def fetched(html: Path) -> list[str]:
+    """What the built pages make a browser fetch from another host."""
+    foreign = re.compile(r'<(?:script|link|img|iframe)[^>]*\s(?:src|href)="?(https?:)?//[^">]*')
+    texts = ((path, path.read_text(encoding="utf-8")) for path in sorted(html.rglob("*.html")))
+    return [f"{path}: {m[0]}" for path, x in texts for m in foreign.finditer(x) if "canonical" not in m[0]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=BUILD / "site")
     folder = parser.parse_args().folder.resolve()
     chosen = write(folder)
-    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(chosen)])
-    if not done.returncode:
-        print(folder / "html" / "index.html")
-    sys.exit(done.returncode)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(chosen)]
+    done = subprocess.run(command, env=os.environ | NO_NETWORK)
+    if done.returncode:
+        sys.exit(done.returncode)
+    if found := fetched(folder / "html"):
+        sys.exit("\n".join(f"fetched from another host: {x}" for x in found))
+    print(folder / "html" / "index.html")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ computes something else, under some schedule.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,16 +75,20 @@ def without(kernel: Kernel, number: int) -> Kernel:
     return replace(kernel, body=strip(kernel.body))
 
 
-def variants(compiled: Compiled) -> Iterator[Variant]:
-    """The kernel without each of its insertions, in program order."""
+def variants(compiled: Compiled) -> Iterator[tuple[str, Callable[[], Variant]]]:
+    """Each insertion, in program order, and what makes the kernel without it."""
+
+    def lowered(x: Insertion) -> Variant:
+        units = lower(without(compiled.kernel, x.number), compiled.arch)
+        return Variant(_name(x), tuple((print_module([u.lane], compiled.arch), u.launch) for u in units))
+
     for x in insertions(compiled.kernel, compiled.source):
         if x.number >= 0:
-            units = lower(without(compiled.kernel, x.number), compiled.arch)
-            yield Variant(_name(x), tuple((print_module([u.lane], compiled.arch), u.launch) for u in units))
-    units_ = [(print_module([u.lane], compiled.arch), u.launch) for u in compiled.lowered]
-    for i, (ptx, launch) in enumerate(units_):
+            yield _name(x), partial(lowered, x)
+    units = [(print_module([u.lane], compiled.arch), u.launch) for u in compiled.lowered]
+    for i, (ptx, launch) in enumerate(units):
         for name, changed in _without_instructions(ptx, launch):
-            yield Variant(name, (*units_[:i], (changed, launch), *units_[i + 1 :]))
+            yield name, partial(Variant, name, (*units[:i], (changed, launch), *units[i + 1 :]))
 
 
 def _name(x: Insertion) -> str:
@@ -107,13 +112,17 @@ def _without_instructions(ptx: str, launch: Launch) -> Iterator[tuple[str, str]]
 
 
 def run(
-    variant: Variant, arguments: Arguments, wanted: Mapping[str, Any] | None, schedules: int = 20, blocks: int = 0
+    variant: Variant,
+    arguments: Arguments,
+    wanted: Mapping[str, Any] | None,
+    schedules: Sequence[int] = range(20),
+    blocks: int = 0,
 ) -> Outcome:
     """Run ``variant`` under schedules until one finds a hazard or other results than ``wanted``.
 
     ``blocks``: run so many blocks of the grid only; the results are not compared then.
     """
-    for i in range(schedules):
+    for i in schedules:
         values = arguments()
         for ptx, launch in variant.units:
             options: dict[str, Any] = {"seed": i, "schedule": schedule_of(i), "strict": True}
@@ -123,7 +132,7 @@ def run(
                 return Outcome(variant.insertion, e.code, i + 1)
         if wanted is not None and any(not _equal(values[n], a) for n, a in wanted.items()):
             return Outcome(variant.insertion, "wrong result", i + 1)
-    return Outcome(variant.insertion, "", schedules)
+    return Outcome(variant.insertion, "", len(schedules))
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -141,7 +150,7 @@ def intact(compiled: Compiled, arguments: Arguments) -> dict[str, Any]:
 def survey(
     compiled: Compiled,
     arguments: Arguments,
-    schedules: int = 20,
+    schedules: Sequence[int] = range(20),
     every: int = 1,
     blocks: int = 0,
     only: Container[str] | None = None,
@@ -149,9 +158,9 @@ def survey(
     """The outcomes of all variants, or of each ``every``-th, of the insertions ``only`` if that is given;
     ``blocks``: see `run`."""
     wanted = None if blocks else intact(compiled, arguments)
-    for i, variant in enumerate(variants(compiled)):
-        if i % every == 0 and (only is None or variant.insertion in only):
-            yield run(variant, arguments, wanted, schedules, blocks)
+    for i, (insertion, variant) in enumerate(variants(compiled)):
+        if i % every == 0 and (only is None or insertion in only):
+            yield run(variant(), arguments, wanted, schedules, blocks)
 
 
 def main(arch: str, file: str, shape: str, *defines: str) -> int:

@@ -29,7 +29,7 @@ from tilemma.errors import TilemmaError
 ROOT = Path(tilemma.__file__).parent
 METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
 # Seconds from which a scan's growth is measured: more by night, where a small quadratic part shows as well.
-FLOOR = 0.05 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 0.02
+FLOOR = 0.05 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 0.01
 ALPHABET = "0a1 \"'\\/*.(){}%-_+RPeE:;,\n\t\r<>=#@!$~"
 
 
@@ -248,7 +248,9 @@ def seconds(work: Callable[[], object], times: int) -> float:
     return best
 
 
-def grows(work: Callable[[str], object], make: Callable[[int], str], most: int, floor: float = 0.03) -> str | None:
+def grows(
+    work: Callable[[str], object], make: Callable[[int], str], most: int, floor: float = FLOOR
+) -> str | None:
     """None where the processor time grows with the text, about; measured again before anything is said."""
     n = 10
     while n <= most:

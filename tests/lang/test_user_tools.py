@@ -30,7 +30,8 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("tool", ["mypy", pytest.param("pyright", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `make types` has this file, and another with such errors
+@pytest.mark.parametrize("tool", ["mypy", "pyright"])
 def test_a_users_file_type_checks_and_its_errors_are_found(tool: str, tmp_path: Path) -> None:
     """Outside of the project and its settings."""
     if importlib.util.find_spec(tool) is None:

