@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,20 +75,20 @@ TOP = {"ops", "torch", "tools", "cli", "__init__", "__main__"}
 MAX_LINES = 550
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements inside ``node``, without what is there for type checkers alone."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, field, ()):
+            if not (isinstance(inner, ast.If) and ast.unparse(inner.test) == "TYPE_CHECKING"):
+                yield inner
+                yield from statements(inner)
+
+
 def imports(path: Path) -> set[str]:
     """Top-level modules of tilemma that the file imports, function bodies included, type checking excluded."""
-    tree = ast.parse(path.read_text())
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
     found = set()
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+    for node in statements(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
             names = [a.name for a in node.names]
