@@ -199,7 +199,8 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
     from timing import flushed
 
     from tilemma.ops.plan import hardware
-    from tilemma.ops.plans import measured, prepared, usable
+    from tilemma.ops.plans import usable
+    from tilemma.ops.tuning import measured, prepared
 
     kept: list[Any] = []
 

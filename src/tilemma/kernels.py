@@ -64,6 +64,8 @@ class Results:
         self.built: Bounded[Any, tuple[t.Kernel, list[Decision]]] = Bounded(KEPT)
         self.signatures: Bounded[Any, Signature] = Bounded(KEPT)
         self.ready: Bounded[Any, Ready] = Bounded(KEPT)
+        # Each is held while the result in ``ready`` of that key is made.
+        self.locks: Bounded[Any, ForkSafeLock] = Bounded(KEPT)
         self.compiled: Bounded[Any, Compiled] = Bounded(KEPT)
         # Prepared launches of earlier calls on CUDA arrays, for each set of compile-time values.
         self.warm: Bounded[Any, runtime.CallCache] = Bounded(KEPT)
@@ -257,11 +259,16 @@ class Kernel(Drawn):
         """
         _check_target("ready", arch, facts)
         chosen = self._sizes(sizes, constants)
-        known = self._known.ready
+        known, locks = self._known.ready, self._known.locks
 
         def compiled(variant: tuple[str, ...]) -> Ready:
             key = (arch, _key(constants), chosen, variant, tuple(sorted(facts.items(), key=lambda kv: kv[0])))
             with self._lock:
+                lock = locks.get(key)
+                if lock is None:
+                    lock = locks[key] = ForkSafeLock()
+            # Other variants are compiled while ptxas works on this one.
+            with lock:
                 found = known.get(key)
                 if found is None:
                     values = "".join(f" {n}={v}" for n, v in chosen) + "".join(f" {n}=1" for n in variant)

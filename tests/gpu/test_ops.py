@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilemma import ops, testing
-from tilemma.ops import arguments, plans, product
+from tilemma.ops import arguments, product, tuning
 from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import PIPELINED, candidates
 from tilemma.ops.operand_layouts import transposed_product
@@ -110,7 +110,7 @@ def test_every_candidate_agrees(layout: int) -> None:
         bits = []
         for _ in range(2):
             out.fill_(float("nan"))
-            launches, work = plans.prepared(problem, plan)
+            launches, work = tuning.prepared(problem, plan)
             for launch in launches:
                 launch()
             torch.cuda.synchronize()
@@ -197,7 +197,7 @@ def test_threads_share_a_plan() -> None:
 
 
 def test_tuned_products_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "MEASURED", 3)
+    monkeypatch.setattr(tuning, "MEASURED", 3)
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     a, b = random(384, 512), random(640, 512).t()
     check(a, b, ops.matmul(a, b, tune=True))

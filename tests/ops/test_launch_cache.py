@@ -12,7 +12,7 @@ import pytest
 
 from tilemma import ops
 from tilemma.errors import LaunchError
-from tilemma.ops import convolution, forms, launch_cache, plans, product, workspace
+from tilemma.ops import convolution, forms, launch_cache, plans, product, tuning, workspace
 from tilemma.ops.plan import Plan
 from tilemma.ops.refusals import ConvolutionExtent
 from tilemma.runtime import DeviceArray, cuda_device, cudadriver, zeroed
@@ -162,7 +162,8 @@ def test_empty_results_start_nothing(fake: FakeDriver) -> None:
 def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     monkeypatch.setattr(plans, "_winners", {})
-    monkeypatch.setattr(plans, "MEASURED", 2)
+    monkeypatch.setattr(tuning, "MEASURED", 2)
+    monkeypatch.setattr(tuning, "NEIGHBOURS", 1)
     a, b = array(70, 64), array(64, 80)
     ops.matmul(a, b, tune=True)
     measured = len(fake.launches)
@@ -178,9 +179,11 @@ def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.Mon
 
 def test_the_models_plan_stays_where_others_are_hardly_faster() -> None:
     first, other = Plan("tiles", (64, 64, 64), 1), PIPELINED
-    assert plans.winner({first: [1.02, 1.02, 9.0], other: [1.0, 1.0, 0.1]}, first) == first
-    assert plans.winner({first: [1.05, 1.05, 0.1], other: [1.0, 1.0, 9.0]}, first) == other
-    assert plans.winner({other: [1.0]}, first) == other
+    assert tuning.winner({first: [1.01, 1.01, 9.0] * 2, other: [1.0, 1.0, 0.1] * 2}, first) == first
+    assert tuning.winner({first: [1.05, 1.05, 0.1] * 2, other: [1.0, 1.0, 9.0] * 2}, first) == other
+    # Faster in one half of the rounds only.
+    assert tuning.winner({first: [1.05, 1.05, 0.99, 0.99], other: [1.0] * 4}, first) == first
+    assert tuning.winner({other: [1.0]}, first) == other
 
 
 def test_numpy_arrays_are_never_kept() -> None:

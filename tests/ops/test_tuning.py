@@ -1,4 +1,4 @@
-"""Which plans are compiled for a measurement."""
+"""Which plans are compiled for a measurement, and which are measured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import threading
 from typing import Any
 
 import pytest
+from products import problem
 
-from tilemma.ops import plans
-from tilemma.ops.plan import Plan
+from tilemma import kernels
+from tilemma.compiler import Ready
+from tilemma.ops import tuning
+from tilemma.ops.candidates import ranked
+from tilemma.ops.kernels import matmul_tiles
+from tilemma.ops.plan import Hardware, Plan
 
 
 class Clock:
@@ -35,13 +40,42 @@ def test_plans_that_would_be_late_are_not_compiled(
             clock.running -= 1
         return list(calls)
 
-    monkeypatch.setattr(plans, "time", clock)
-    monkeypatch.setattr(plans, "WAITING", 1)
-    monkeypatch.setattr(plans, "COMPILING", 1.5)
-    monkeypatch.setattr(plans, "_launches", launches)
-    monkeypatch.setattr(plans, "_calls", lambda problem, plan: ([plan], {}))
+    monkeypatch.setattr(tuning, "time", clock)
+    monkeypatch.setattr(tuning, "WAITING", 1)
+    monkeypatch.setattr(tuning, "_launches", launches)
+    monkeypatch.setattr(tuning, "_calls", lambda problem, plan: ([plan], {}))
     wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in range(20)]
     problem: Any = None
-    found = [(plan, ready()) for plan, _, ready in plans._compiled(problem, wanted)]
+    found = [(plan, ready()) for plan, _, ready in tuning._compiled(problem, wanted, 1.5)]
     assert found == [(x, [x]) for x in wanted[:count]]
     assert clock.running == 0
+
+
+def test_variants_of_a_kernel_are_compiled_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for ptxas while the front end works on the next."""
+    together = threading.Barrier(2)
+
+    def ready(*_: Any) -> Ready:
+        together.wait(timeout=20)
+        return Ready("", ())
+
+    monkeypatch.setattr(kernels, "ready", ready)
+    found = []
+    work = [
+        threading.Thread(target=lambda x=x: found.append(matmul_tiles.ready("sm_90a", {}, RASTER=x)))
+        for x in (3, 5)
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    assert len(found) == 2 and not together.broken
+
+
+def test_neighbours_have_other_numbers_of_parts_and_stages() -> None:
+    p = problem(88, 144, 32384)
+    found = ranked(p, Hardware())
+    plan = found[0].plan
+    near = tuning.neighbours(p, plan, found)
+    assert {plan.split - 1, plan.split + 1} <= {x.split for x in near if x.tile == plan.tile}
+    assert plan.stages - 1 in {x.stages for x in near} and plan not in near
