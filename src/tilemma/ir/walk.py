@@ -83,9 +83,13 @@ def rewrite_blocks(kernel: Kernel, f: Callable[[Parallel], Op]) -> Kernel:
     def settle(op: Op) -> Op:
         if isinstance(op, Parallel) and op.level is not None and op.level.kind == "block":
             return f(op)
-        return with_bodies(op, lambda body: tuple(settle(x) for x in body))
+        return with_bodies(op, settled)
 
-    return replace(kernel, body=tuple(settle(op) for op in kernel.body))
+    def settled(body: Body) -> Body:
+        new = tuple([settle(op) for op in body])
+        return body if all(a is b for a, b in zip(body, new, strict=True)) else new
+
+    return replace(kernel, body=settled(kernel.body))
 
 
 def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:

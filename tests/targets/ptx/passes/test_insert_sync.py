@@ -196,6 +196,17 @@ def test_the_neighbours_rows_need_the_whole_block():
     assert (barrier.id, barrier.threads) == (0, 256)
 
 
+def test_rows_that_warps_have_read_themselves_are_not_yet_there_for_others():
+    k = Scene()
+    with k.block():
+        s = k.shared()
+        with k.b.parallel(["w"], [4], GROUP) as (w,):
+            k.b.copy(rows(k.x, w, 16), rows(s, w, 16))
+            k.b.copy(rows(s, w, 16), rows(k.y, w, 16))
+            k.b.copy(rows(s, binary("sub", 3, w.value), 16), rows(k.y, add(w.value, 4), 16))
+    assert [b.threads for b in find(k.done(), Barrier)] == [32, 128]
+
+
 def test_a_barrier_among_some_warps_counts_only_those():
     k = Scene()
     with k.block():

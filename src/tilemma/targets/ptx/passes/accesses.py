@@ -15,7 +15,7 @@ from tilemma.ir.expr import Element, value_of
 from tilemma.ir.types import WARP, Buffer, Level, Space, View
 from tilemma.passes.scope import Dependence
 from tilemma.passes.threads import Bools, Ints, Node, Tree, distinct
-from tilemma.targets.ptx.passes.aliasing import Access, Agent, advanced_loops, loop_name, overlap, same_mapping
+from tilemma.targets.ptx.passes.aliasing import Access, Agent, loop_name, overlap, same_mapping
 
 
 def is_wgmma(op: t.Op) -> bool:
@@ -84,7 +84,8 @@ class Accesses:
             a.steady, a.own = steady, own
         quiet = {name for name, accesses in used.items() if not any(a.write for a in accesses)}
         self._found = {key: [a for a in accesses if a.resource not in quiet] for key, accesses in found.items()}
-        self._overlaps: dict[tuple[int, int, frozenset[str], frozenset[str]], tuple[Bools, bool]] = {}
+        self._overlaps: dict[tuple[int, int, frozenset[str], frozenset[str]], Bools] = {}
+        self._mappings: dict[tuple[int, int, frozenset[str]], bool] = {}
 
     def of(self, node: Node) -> list[Access]:
         return self._found.get(id(node), [])
@@ -95,14 +96,19 @@ class Accesses:
         kept._found = {key: [a for a in accesses if keep(a)] for key, accesses in self._found.items()}
         return kept
 
-    def overlap(self, x: Access, y: Access, carried: frozenset[str]) -> tuple[Bools, bool]:
-        """`overlap` and `same_mapping` of two accesses, memoised for all walks."""
-        advanced = advanced_loops(x, y, carried)
-        carried = carried & (x.moving | y.moving)
-        key = id(x), id(y), carried, advanced
+    def overlap(self, x: Access, y: Access, carried: frozenset[str], advanced: frozenset[str]) -> Bools:
+        """`aliasing.overlap` of two accesses, memoised for all walks."""
+        key = id(x), id(y), carried & (x.moving | y.moving), advanced
         if key not in self._overlaps:
-            self._overlaps[key] = overlap(x, y, carried | x.visited, advanced), same_mapping(x, y, carried)
+            self._overlaps[key] = overlap(x, y, key[2] | x.visited, advanced)
         return self._overlaps[key]
+
+    def same_mapping(self, x: Access, y: Access, carried: frozenset[str]) -> bool:
+        """`aliasing.same_mapping` of two accesses, memoised for all walks."""
+        key = id(x), id(y), carried & (x.moving | y.moving)
+        if key not in self._mappings:
+            self._mappings[key] = same_mapping(x, y, key[2])
+        return self._mappings[key]
 
     def _of(self, node: Node) -> Iterator[Access]:
         op = node.op

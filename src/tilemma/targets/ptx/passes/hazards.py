@@ -31,7 +31,7 @@ from tilemma.passes.threads import Block, Bools, Node, Tree
 from tilemma.records import record
 from tilemma.targets.ptx.passes import ordering
 from tilemma.targets.ptx.passes.accesses import Accesses
-from tilemma.targets.ptx.passes.aliasing import Access, loop_name
+from tilemma.targets.ptx.passes.aliasing import Access, advanced_loops, loop_name
 from tilemma.targets.ptx.passes.pending import (
     SYNCHRONISING,
     Key,
@@ -118,6 +118,9 @@ class Walk:
         self.waits: dict[int, int] = {}
         self.awaited: set[int] = set()
         # The accesses that a later access may conflict with, or that need a wait before the block ends.
+        self._accessing: dict[str, list[Access]] = defaultdict(list)
+        for a in found:
+            self._accessing[a.resource].append(a)
         self._relevant = {
             x for x in found if x.agent in ("cp.async", "wgmma") or self._may_conflict_with_any(x, found)
         }
@@ -138,6 +141,8 @@ class Walk:
         self._safe: dict[Access, set[Pending]] = defaultdict(set)
         self._conflicts: dict[tuple[Key, Access], tuple[Bools, bool] | None] = {}
         self._kinds: dict[Node, tuple[bool, bytes]] = {}
+        # Whether a barrier of that kind orders an access before all that may conflict with it.
+        self._ordered: dict[tuple[tuple[bool, bytes], Access], bool] = {}
         self._held_back: dict[tuple[tuple[bool, bytes], tuple[bytes, int], tuple[bytes, int]], Bools] = {}
 
     def hazards(self) -> Iterator[Hazard]:
@@ -236,21 +241,38 @@ class Walk:
         return self._states.join(reached) if reached else None
 
     def _kept(self, barrier: Node, state: State) -> State:
-        """``state`` without the accesses that a barrier of all the block's threads orders before every later
-        access.
+        """``state`` without the accesses that no later access can conflict with.
 
-        What is still running stays, what the async proxy may read, and what it may overwrite while no fence stands
-        between.  So do all where buffers share memory: roles that do are not ordered by barriers.
+        Those are finished accesses to registers, and those that ``barrier`` orders before all that may meet them.
+        What threads have accessed stays while no fence stands between that and the async proxy.  So does all where
+        buffers share memory: roles that do are not ordered by barriers.
         """
-        assert barrier.part is not None
-        if self._aliases is not None or barrier.part.min() < 0 or barrier.part.min() != barrier.part.max():
+        if self._aliases is not None:
             return state
 
         def stays(p: Pending) -> bool:
-            unfenced = p.access.proxy == "generic" and barrier not in p.fenced_barriers
-            return not p.done or barrier not in p.barriers or (self._proxies and (p.access.write or unfenced))
+            if not p.done or p.access.private:
+                return not p.done
+            unfenced = self._proxies and p.access.proxy == "generic" and barrier not in p.fenced_barriers
+            return unfenced or barrier not in p.barriers or not self._orders_all(barrier, p.access)
 
         return {key: p for key, p in state.items() if stays(p)}
+
+    def _orders_all(self, barrier: Node, x: Access) -> bool:
+        """Whether ``barrier`` orders ``x`` before each access that may conflict with it, in any iteration."""
+        key = self._kind(barrier), x
+        assert barrier.part is not None
+        if key not in self._ordered and barrier.part.min() == barrier.part.max() >= 0:
+            self._ordered[key] = True  # it joins all threads of the block
+        if key not in self._ordered:
+            every = frozenset(loop_name(n) for n in x.around if isinstance(n.op, (t.For, t.While)))
+            others = (y for name in self._rotations.group(x.resource) for y in self._accessing[name])
+            found = ((y, self._instances(x, y, every, frozenset())) for y in others if self._may_conflict(x, y))
+            self._ordered[key] = not any(
+                conflict is not None and self._unordered(conflict[0], frozenset((barrier,)), x, y).any()
+                for y, conflict in found
+            )
+        return self._ordered[key]
 
     def _event(self, node: Node, op: t.TriggerEvent | t.WaitEvent, p: Pending) -> Pending:
         """A wait ends the loads by TMA that complete the event.
@@ -394,19 +416,26 @@ class Walk:
             return None  # the tiles of different iterations are the program's business
         if self._of_another_block(pending):
             return None
+        return self._instances(x, y, pending.carried, advanced_loops(x, y, pending.carried))
+
+    def _instances(
+        self, x: Access, y: Access, carried: frozenset[str], advanced: frozenset[str]
+    ) -> tuple[Bools, bool] | None:
+        """`_conflicting_instances`: indices in ``carried`` may have changed, those in ``advanced`` have."""
         if self._aliases is not None:
-            pairs, mapped = np.ones((len(x.start), len(y.start)), dtype=bool), False
+            pairs = np.ones((len(x.start), len(y.start)), dtype=bool)
         else:
             if x.disjoint(y):
                 return None
-            pairs, mapped = self._accesses.overlap(x, y, pending.carried)
+            pairs = self._accesses.overlap(x, y, carried, advanced)
             if not pairs.any():
                 return None
         # Also where a copy by TMA overwrites data that threads have read: only the barrier orders them.
         fence = x.proxy == "generic" and y.proxy == "async" and not x.private
         if ordering.in_different_roles(x, y):
             return pairs, False
-        if x.private or (not fence and mapped):
+        mapped = not fence and self._aliases is None and self._accesses.same_mapping(x, y, carried)
+        if x.private or mapped:
             return np.zeros_like(pairs), fence
         if y.release == "warp" or (y.release == "each" and not fence):
             # Threads that arrive nowhere themselves have to be done before those that arrive do.

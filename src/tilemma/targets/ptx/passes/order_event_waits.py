@@ -96,12 +96,16 @@ class EventAccesses(Accesses):
                 if sites:
                     self._wait(wait, name, sites)
 
-    def overlap(self, x: Access, y: Access, carried: frozenset[str]) -> tuple[Bools, bool]:
+    def overlap(self, x: Access, y: Access, carried: frozenset[str], advanced: frozenset[str]) -> Bools:
         """The warps of a wait ``x`` for which the arrivals ``y`` have to wait."""
         pairs = self._pairs.get((id(x), id(y)))
         if pairs is None or _other_slot(x, y, carried):
-            return np.zeros((len(x.start), len(y.start)), dtype=bool), False
-        return pairs, False
+            return np.zeros((len(x.start), len(y.start)), dtype=bool)
+        return pairs
+
+    def same_mapping(self, x: Access, y: Access, carried: frozenset[str]) -> bool:
+        """False: each warp waits for itself."""
+        return False
 
     def _wait(self, wait: Node, name: str, sites: list[Node]) -> None:
         mask = wait.parent.mask
