@@ -207,7 +207,9 @@ def test_parallel_options() -> None:
     (op,) = k.body
     assert isinstance(op, t.Parallel)
     assert (op.asynchronous, op.cooperative, op.min_blocks, op.max_registers) == (True, True, 2, 40)
-    assert op.overlap
+    assert op.overlap is True
+    (op,) = kernel("[[overlap(before)]] parallel p by 2 : block {}").body
+    assert isinstance(op, t.Parallel) and op.overlap == "before"
 
 
 def test_a_barrier_of_a_cooperative_grid() -> None:

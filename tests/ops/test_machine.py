@@ -94,6 +94,7 @@ def test_layouts_and_stores(layout: int, store: str) -> None:
 
 OTHERS = {
     "split": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, split=2),
+    "split, three tiles of each operand": Plan("pipelined", (64, 72, 64), 1, stages=2, grid=18, split=2),
     "swapped": Plan("pipelined", (64, 16, 128), 1, stages=3, grid=2, swap=True),
     "swapped, of 24 columns": Plan("pipelined", (64, 24, 128), 1, stages=3, grid=2, swap=True),
     "swapped, of 112 columns": Plan("pipelined", (128, 112, 64), 2, stages=2, grid=2, swap=True),
@@ -137,7 +138,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_split_swapped_packed_and_clustered(name: str) -> None:
     shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, 264)
-    shape = (200, 131, 136) if "copied" in name else shape
+    shape = (200, 131, 136) if "copied" in name else (130, 150, 264) if "three tiles" in name else shape
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 
@@ -182,6 +183,8 @@ def choosable() -> list[Plan]:
     shapes += ((1, 8192, 8192), (100, 8192, 8192))
     # Few rows in several tiles that the blocks of a cluster compute.
     shapes += ((114, 4608, 7424), (209, 4864, 6144), (4608, 190, 4096))
+    # Parts of a long K.
+    shapes += ((504, 392, 16384),)
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
     # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]

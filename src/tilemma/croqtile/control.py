@@ -119,6 +119,9 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
         return {"overlap": True}
     name = node.function.text if isinstance(node, ast.Call) and isinstance(node.function, ast.Name) else ""
     args = node.args if isinstance(node, ast.Call) else ()
+    word = args[0].text if len(args) == 1 and isinstance(args[0], ast.Name) else ""
+    if (name, word) == ("overlap", "before") and not r.b.inside_parallel:
+        return {"overlap": "before"}
     if name == "launch_bounds" and len(args) in (1, 2):
         if not isinstance(args[0], ast.Whole):
             table_operand(r, "max-threads", args[0])
@@ -130,7 +133,8 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
         node.span,
         what="`[[...]]` before `parallel`",
         got=attribute_text(node),
-        wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`",
+        wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap` or "
+        "`overlap(before)`",
         fix_text="move it before a `foreach`, or before `__co__` for the kernel" if name == "pipeline" else fix,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from tilemma.dtypes import DType
 from tilemma.errors import CompileError, Span
@@ -256,7 +256,7 @@ class ValueNumber:
         cooperative: bool = False,
         min_blocks: int | None = None,
         max_registers: int | None = None,
-        overlap: bool = False,
+        overlap: bool | Literal["before"] = False,
         span: Span | None = None,
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span

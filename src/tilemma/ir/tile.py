@@ -58,9 +58,9 @@ class Parallel(Op):
     ``level`` None: to be inferred.  Instances are numbered row-major over ``indices`` (the last fastest); inside
     a block instance i covers threads [i * level.threads, (i + 1) * level.threads) of the enclosing instance.
     ``overlap``: the blocks of a launch start while the one before ends, and wait for its end before they touch
-    memory.  ``clustered``: the index of the program in which the blocks of clusters of the compiler's choice
-    differ; ``tiles``: its extent.  ``joined``: each block is two of the program, which is faster where this holds;
-    ``apart``: no blocks are joined.
+    memory; "before": and those of the next launch start after the end of these.  ``clustered``: the index of the
+    program in which the blocks of clusters of the compiler's choice differ; ``tiles``: its extent.  ``joined``:
+    each block is two of the program, which is faster where this holds; ``apart``: no blocks are joined.
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
@@ -72,7 +72,7 @@ class Parallel(Op):
     cooperative: bool = False
     min_blocks: int | None = None
     max_registers: int | None = None
-    overlap: bool = False
+    overlap: bool | Literal["before"] = False
     clustered: str | None = None
     tiles: Expr | None = None
     joined: Expr | None = None

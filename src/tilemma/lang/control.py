@@ -71,7 +71,7 @@ def parallel(
     cooperative: bool = False,
     min_blocks: int | None = None,
     max_registers: int | None = None,
-    overlap: bool = False,
+    overlap: bool | Literal["before"] = False,
 ) -> Iterator[Any]:
     """``for i, j in parallel(a, b, level="block"):`` runs the body once for each (i, j), all at once.
 
@@ -80,7 +80,8 @@ def parallel(
     warpgroup), "group" (a warp), "group-N" or "thread"; without one it is inferred: the outermost is block, the
     innermost thread.  ``overlap``, at the outermost level: blocks start while the kernel before them on
     the stream ends, set up events, and wait for its end before they touch memory (sm_90 and later; elsewhere it
-    has no effect).
+    has no effect).  With "before", the blocks of the next kernel do not start while these run: the GPU then places
+    neighbouring blocks beside each other, not where the first of these end.
     """
     b = builder("parallel")
     check_caller("parallel", "for i in parallel(n):")
@@ -95,7 +96,8 @@ def parallel(
         "asynchronous": flag(async_, "async_"),
         "cooperative": flag(cooperative, "cooperative"),
     }
-    options["overlap"] = flag(overlap, "overlap")
+    before = isinstance(overlap, str) and overlap == "before"
+    options["overlap"] = "before" if before else flag(overlap, "overlap", "before")
     if options["overlap"] and b.inside_parallel:
         raise WrongValue(
             span,

@@ -393,13 +393,14 @@ def constant_value(x: Any, name: str) -> int:
     raise about.refused(article(x) if n is None else repr(n), caller_span(), "an integer")
 
 
-def flag(x: Any, what: str) -> bool:
-    """``x`` as True or False, which 1 and 0 are too."""
+def flag(x: Any, what: str, *others: str) -> bool:
+    """``x`` as True or False, which 1 and 0 are too; ``others``: what else the parameter may be."""
     known = python_number(x)
     if known in (0, 1):
         return bool(known)
     fix = f"write `{what}=True`, or leave it out"
-    raise WrongValue(caller_span(), what=f"`{what}=`", got=article(x), wanted="True or False", fix_text=fix)
+    wanted = "True or False" + "".join(f", or {other!r}" for other in others)
+    raise WrongValue(caller_span(), what=f"`{what}=`", got=article(x), wanted=wanted, fix_text=fix)
 
 
 def refused(kind: str, what: str, x: Any, fix: str | None = None) -> WrongValue:

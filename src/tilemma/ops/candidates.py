@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import few_rows
+from tilemma.ops import few_rows, long_k
 from tilemma.ops.epilogue import BLOCK
-from tilemma.ops.operand_layouts import aligned, by_columns, packs, transposed, transposed_product
+from tilemma.ops.operand_layouts import aligned, by_columns, packed, packs, transposed, transposed_product
 from tilemma.ops.plan import (
     CACHE,
     EVENTS,
@@ -200,6 +200,10 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
     yield from resident_plans(problem, on)
+    if long_k.applies(problem) and not packed(problem):
+        yield from _parts(problem, False, on)
+        yield from _parts(transposed_product(problem), True, on)
+        return
     for swap in (False, True):
         many = swap and m > FEW_ROWS and not problem.grouped
         large = many and problem.batch == 1
@@ -260,6 +264,14 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:
                             yield replace(found, by_hand=hand or bool(pack), pack=pack)
+
+
+def _parts(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
+    """The plans for a long K: parts of it for all SMs."""
+    for tile, groups, split in long_k.tiles(p, on):
+        stages = _stages(p, tile, groups, "direct", on)
+        if stages >= LEAST_WAVE_RING and fits_registers(p, tile, groups, "direct", split):
+            yield Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, "direct", swap)
 
 
 def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:

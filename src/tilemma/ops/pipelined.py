@@ -401,7 +401,7 @@ def add_parts(
     # Dimensions of the arrays, and which of them are contiguous.
     SL_BATCH=1, SL0=1, SL1=1, SR_BATCH=1, SR0=1, SR1=1, C0="M", C1="N", BIAS_BATCH=1, BIAS="N",
     # The plan.
-    SPLIT=2, SCALE_LHS="", SCALE_RHS="", THREADS=256, EACH=4,
+    SPLIT=2, SCALE_LHS="", SCALE_RHS="", THREADS=256, EACH=4, OVERLAP=True,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -411,7 +411,7 @@ def add_parts(
     flags = SCALE, ADDEND, ALONG, ACTIVATION
     epilogue = epilogue_function((alpha, beta), (c, bias, out), flags, (left, right))
     # Rows are short: a block takes several of them.
-    for batch, chunk in parallel(B, cdiv(M * N, THREADS * EACH), level="block", overlap=True):
+    for batch, chunk in parallel(B, cdiv(M * N, THREADS * EACH), level="block", overlap=OVERLAP):
         for lane in parallel(THREADS, level="thread"):
             numbers = [var(chunk * (THREADS * EACH) + i * THREADS + lane) for i in range(EACH)]
             places = [(var(x // N), var(x % N)) for x in numbers]

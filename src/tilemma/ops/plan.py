@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_model, few_rows
+from tilemma.ops import batch_model, few_rows, long_k
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
@@ -399,6 +399,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     p = transposed_product(problem) if plan.swap else problem
     if plan.kernel == "pipelined" and not plan.pack and few_rows.applies(p):
         return Estimate(plan, *few_rows.seconds(p, plan, on))
+    if plan.kernel == "pipelined" and plan.split > 1 and not plan.by_hand and long_k.applies(p):
+        return Estimate(plan, *long_k.seconds(p, plan, on))
     (m, n, k), (rows, columns, depth) = p.shape, plan.tile
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
     batch = p.batch * len(p.outer)

@@ -12,6 +12,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
+from tilemma.ops import long_k
 from tilemma.ops.operand_layouts import by_columns, far_scales, must_transpose, transposed, transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
@@ -262,6 +263,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
         parts, c, out = ((transposed(x), source) for x, source in (parts, c, out))
     constants = {**_epilogue(final, c[0], bias[0], out[0]), "SPLIT": plan.split, "ACC": problem.sums}
     constants["TS"] = product["TS"]
+    constants["OVERLAP"] = long_k.overlap(problem, plan)
     constants["EACH"] = 4 if math.prod(problem.out.shape) >= MANY else 1
     yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)
 

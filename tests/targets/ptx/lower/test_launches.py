@@ -171,6 +171,9 @@ def test_overlapping_launches_wait_before_they_touch_memory() -> None:
     places = [text.index(x) for x in ("mbarrier.init", "griddepcontrol.wait", "launch_dependents", "st.global")]
     assert places == sorted(places) and text.count("griddepcontrol") == 2
     assert store.compile(arch="sm_90a").launch["overlap"]
+    before = store.compile(arch="sm_90a", OVERLAP="before")
+    assert before.launch["overlap"] and "griddepcontrol.wait" in before.ptx
+    assert "launch_dependents" not in before.ptx
     for other in (store.compile(arch="sm_80"), store.compile(arch="sm_90a", OVERLAP=False)):
         assert "griddepcontrol" not in other.ptx and not other.launch["overlap"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from tilemma import launch
 from tilemma.errors import CompileError
 from tilemma.ir import tile, usage, walk
@@ -73,7 +75,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
     if cluster is not None:
         prelude = (*prelude, *(p for p in cluster.body if not isinstance(p, Parallel)))
         op = next(p for p in cluster.body if isinstance(p, Parallel))
-    overlap = (cluster or op).overlap and Target.of(arch).has("griddepcontrol")
+    overlap = (cluster or op).overlap if Target.of(arch).has("griddepcontrol") else False
     threads = launch_threads(op)
     indices = op.indices if cluster is None else (*cluster.indices, *op.indices)
     lo = Lowering(kernel, arch, threads, tuple(i.extent for i in indices))
@@ -89,15 +91,15 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         before = [p for p in prelude if isinstance(p, (tile.Declare, tile.Assign))]
         count = _leading_without_memory((*before, *op.body)) if overlap else 0
         if overlap and count < len(before):
-            _wait_for_previous_launch(lo)
+            _wait_for_previous_launch(lo, overlap)
         lo.body(before)
         apart = compute_first(lo, op.body)
-        _prologue(lo, op.body, early=overlap and count >= len(before), apart=apart)
+        _prologue(lo, op.body, early=bool(overlap) and count >= len(before), apart=apart)
         place_rotating(lo, op.body)
         first = max(0, count - len(before))
         lo.body(op.body[:first])
         if overlap and count >= len(before):
-            _wait_for_previous_launch(lo)
+            _wait_for_previous_launch(lo, overlap)
         lo.body(op.body[first:])
         leave_cluster(lo)
     arrays = _arrays(kernel)
@@ -129,7 +131,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         block=(threads, 1, 1),
         cluster=lane.cluster,
         shared=shared,
-        overlap=overlap,
+        overlap=bool(overlap),
         checks=(*usage.checks(kernel), *checks, *tma.store_checks(lo, op.body), *_whole_row_checks(lo, op.body)),
         shared_names=_shared_names(op),
         clustered=_clustered(cluster),
@@ -191,14 +193,15 @@ def _leading_without_memory(ops: tuple[Op, ...]) -> int:
     return len(ops)
 
 
-def _wait_for_previous_launch(lo: Lowering) -> None:
+def _wait_for_previous_launch(lo: Lowering, overlap: bool | Literal["before"]) -> None:
     """Programmatic dependent launch: wait until the previous launch has ended and its writes are visible, and
-    allow the blocks of the next launch to start.
+    allow the blocks of the next launch to start, unless these overlap with the launch before only.
 
     PTX ISA, griddepcontrol; without the launch attribute both instructions have no effect.
     """
     lo.e.do("griddepcontrol.wait")
-    lo.e.do("griddepcontrol.launch_dependents")
+    if overlap != "before":
+        lo.e.do("griddepcontrol.launch_dependents")
 
 
 def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> None:
