@@ -1,10 +1,10 @@
-"""The plans of products with a long K whose results have some hundred rows and columns, and their model, fitted to
-795 times of plans for 22 products.
+"""The plans of products with a long K whose results have some hundred rows and columns, and their model, fitted
+to 670 times of plans for 22 products.
 
 Parts of K give every SM a task.  All read the operands from the L2 cache at the same time, many times as much as
-comes from memory.  What blocks in one group of SMs (GPC) read together, the cache delivers once.  Blocks that start
-together are placed in order, so that neighbours are in the same group; those that start one by one, while the
-kernel before ends, take the places of its blocks: 512x512x16384 took 24 us like this, otherwise 18 us.  So the
+comes from memory.  What blocks in one group of SMs (GPC) read together, the cache delivers once.  Blocks that
+start together are placed in order, so that neighbours are in the same group; those that start one by one, while
+the kernel before ends, take the places of its blocks: 512x512x16384 took 24 us like this, otherwise 18 us.  So the
 kernel that adds the parts does not let the next one start before its end.
 """
 
@@ -30,8 +30,8 @@ BUSY, STEPS, DEEP = 0.75, 4, 128
 NEIGHBOURS = 16
 # Seconds of a launch of both kernels; those for each byte of the parts; what the next kernel gains if it may start
 # early, where tiles of 64 rows have an odd multiple of 8 columns, up to this: they were as fast whatever the order
-# of the blocks, in 198 plans of 22 products.
-START, ADD, EARLY, NARROW = 3.58e-6, 0.59e-12, 1.07e-6, 152
+# of the blocks, in 196 plans of 22 products.
+START, ADD, EARLY, NARROW = 3.55e-6, 0.59e-12, 1.03e-6, 136
 # How much longer than at its peak rate it takes: tensor cores, the port of an SM, the L2 cache and memory; seconds
 # until a ring is filled again; the exponent of the smooth maximum.
 TENSOR, PORT, CACHE, MEMORY, LATENCY, SMOOTH = 1.19, 0.72, 0.79, 1.176, 9.8e-7, 5.7
