@@ -119,6 +119,8 @@ def __getattr__(name: str) -> Any:
     with collection_paused():
         known = len(sys.modules)
         value = importlib.import_module(module)
+        if name == "kernel":
+            importlib.import_module("tilemma.lang.source")  # the decorator reads functions with it
         if len(sys.modules) > known + 50:
             gc.collect(1)  # what so many modules hold stays: it becomes old at once, not by several collections
     if attribute is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import combine, converted, held
-from tilemma.croqtile.inlining import inlined
 from tilemma.croqtile.lanes import lane_matrix, lane_store
 from tilemma.croqtile.operands import as_tile, plain, scalars_of
 from tilemma.croqtile.reader import EFFECTS, FUNCTIONS, Reader, reads
@@ -197,6 +196,8 @@ def evaluate(r: Reader, node: ast.Evaluate) -> None:
         lane_store(r, value)
         return
     if isinstance(value, ast.Call) and name in r.device_functions:
+        from tilemma.croqtile.inlining import inlined  # most files have none
+
         inlined(r, name, value.args, node.span)
         return
     if isinstance(value, ast.Call) and name in EFFECTS:

@@ -12,12 +12,12 @@ from dataclasses import field
 from tilemma.croqtile import ast
 from tilemma.croqtile.node import Node
 from tilemma.croqtile.tokens import Token, join
+from tilemma.croqtile.words import DEVICE_MARKS
 from tilemma.errors import CompileError, Span
 from tilemma.records import record
 
-MARKS = ("__device__", "__co_device__")
 _IGNORED = frozenset((
-    *MARKS, "__forceinline__", "__inline__", "__noinline__", "__host__", "inline", "static", "constexpr",
+    *DEVICE_MARKS, "__forceinline__", "__inline__", "__noinline__", "__host__", "inline", "static", "constexpr",
     "const", "__restrict__", "volatile", "extern",
 ))  # fmt: skip
 TYPES = {
@@ -110,6 +110,20 @@ def parse_device_function(tokens: Sequence[Token]) -> DeviceFunction | Unparsed 
         return parser.function()
     except CompileError as e:
         return Unparsed(tokens[at - 1].text, e)
+
+
+def parse_device_functions(texts: Sequence[Sequence[Token]]) -> dict[str, DeviceFunction | Unparsed]:
+    """The functions by their names; overloaded ones are not called."""
+    found: dict[str, DeviceFunction | Unparsed] = {}
+    for f in map(parse_device_function, texts):
+        if f is None:
+            continue
+        known = found.get(f.name)
+        overloaded = isinstance(known, DeviceFunction) and isinstance(f, DeviceFunction)
+        if overloaded and isinstance(f, DeviceFunction):
+            f = Unparsed(f.name, OverloadedFunction(f.span, name=f.name))
+        found[f.name] = f
+    return found
 
 
 @record(frozen=False, eq=False)

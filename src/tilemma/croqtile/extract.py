@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
-from tilemma.croqtile.device_functions import MARKS
 from tilemma.croqtile.preprocess import Macro, Preprocessor
-from tilemma.croqtile.templates import Template, check_names, instantiated
 from tilemma.croqtile.tokens import Token
+from tilemma.croqtile.words import DEVICE_MARKS
 from tilemma.errors import CompileError, Note, Span, register_source
 from tilemma.ir.refusals import NoKernel
 from tilemma.records import record
@@ -100,7 +99,7 @@ class _Finder:
     def in_function(self, token: Token) -> None:
         """Collect ``token`` where it belongs to a device function."""
         if self.device is None:
-            if token.kind == "name" and token.text in MARKS:
+            if token.kind == "name" and token.text in DEVICE_MARKS:
                 before = [t for t in self.recent if self.template is not None] + [token]
                 first = next((i for i, t in enumerate(before) if t.text == "template"), -1)
                 self.device, self.device_depth = before[first:], 0
@@ -142,10 +141,12 @@ class _Finder:
     def resolve(self) -> tuple[list[tuple[Token, ...]], dict[int, Token]]:
         """The kernels, with instantiations for their templates, and the word before other templates."""
         heads = {i: tuple(self.pre.expand(head)) for i, head in self.templates.items()}
+        if not self.instances:
+            return self.kernels, {i: head[0] for i, head in heads.items()}
+        from tilemma.croqtile.templates import Template, check_names, instantiated  # most files have none
+
         templates = {i: Template(head, self.kernels[i]) for i, head in heads.items()}
         made = [instantiated(list(templates.values()), tokens) for tokens in self.instances]
-        if not made:
-            return self.kernels, {i: head[0] for i, head in heads.items()}
         used = {a.text for tokens in self.instances for a, b in pairwise(tokens) if b.text in ("<", ";")}
         kernels: list[tuple[Token, ...]] = []
         rest: dict[int, Token] = {}

@@ -1,14 +1,15 @@
-"""Built-in functions: `cdiv`, `select` and `?:`, and operators on the bounds of indices."""
+"""Built-in functions: `cdiv`, `select` and `?:`, and operators on the bounds of indices; calls, and `return`."""
 
 from __future__ import annotations
 
 from tilemma.croqtile import ast
-from tilemma.croqtile.arithmetic import checked, combine, like
-from tilemma.croqtile.inlining import inlined
+from tilemma.croqtile.arithmetic import as_cpp, checked, combine, like
 from tilemma.croqtile.operands import arguments, condition_of, index_of, integer, known_type, plain, scalar_of
 from tilemma.croqtile.reader import FUNCTIONS, WARP_NAMES, Reader, defines, reads
+from tilemma.croqtile.storage import returned
 from tilemma.croqtile.values import TileArray, TupleValue, Value, kind
 from tilemma.croqtile.views import access
+from tilemma.dtypes import boolean
 from tilemma.errors import Span
 from tilemma.ir.checks import checked_division
 from tilemma.ir.constructs import KINDS
@@ -49,6 +50,8 @@ def call(r: Reader, node: ast.Call) -> Value:
     if not name or name in WARP_NAMES or r.scopes.find(name) is not None:
         return access(r, node)
     if name in r.device_functions:
+        from tilemma.croqtile.inlining import inlined  # most files have none
+
         value = inlined(r, name, node.args, node.span)
         if value is None:
             raise KINDS["scalar"].refused("an operation", f"`{name}`, which has no result", node.span)
@@ -104,3 +107,23 @@ def select(r: Reader, node: ast.Call, name: str) -> Value:
     if r.whole is None and any(isinstance(r.value(x), (Tile, TileArray, FutureValue)) for x in (a, b)):
         raise select_of_tiles(node.span)
     return _choice(r, cond, a, b, node.span)
+
+
+@reads(ast.Return)
+def return_(r: Reader, node: ast.Return) -> None:
+    """The end of a kernel, or of an inlined function."""
+    if not r.calls:
+        returned(r, node)
+        return
+    call = r.calls[-1]
+    if call.result is not None and node.value is not None:
+        value = plain(r, node.value, "`return`")
+        r.b.assign(call.result, as_cpp(r, value, call.result.dtype, node.span))
+    elif (call.result is None) != (node.value is None):
+        raise NotBuiltYet(
+            node.span,
+            what="a `return` that does not fit the function's type",
+            fix_text="return a value of its type",
+        )
+    if call.done is not None:
+        r.b.assign(call.done, Const(True, boolean))

@@ -10,7 +10,7 @@ from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed, W
 from tilemma.croqtile.operands import as_tile, known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.scope import Scopes
-from tilemma.croqtile.storage import fixed, returned, stored
+from tilemma.croqtile.storage import fixed, stored
 from tilemma.croqtile.values import Value, kind
 from tilemma.dtypes import DType, boolean
 from tilemma.errors import Note, Span
@@ -234,23 +234,3 @@ def warp_call(r: Reader, node: WarpCall) -> Value:
     if node.width is not None and value_of(plain(r, node.width, "the width of an exchange")) != 32:
         raise NotBuiltYet(node.span, what="an exchange in groups of lanes", fix_text="pass the width 32, or none")
     return r.value(node.call)
-
-
-@reads(ast.Return)
-def return_(r: Reader, node: ast.Return) -> None:
-    """The end of a kernel, or of an inlined function."""
-    if not r.calls:
-        returned(r, node)
-        return
-    call = r.calls[-1]
-    if call.result is not None and node.value is not None:
-        value = plain(r, node.value, "`return`")
-        r.b.assign(call.result, as_cpp(r, value, call.result.dtype, node.span))
-    elif (call.result is None) != (node.value is None):
-        raise NotBuiltYet(
-            node.span,
-            what="a `return` that does not fit the function's type",
-            fix_text="return a value of its type",
-        )
-    if call.done is not None:
-        r.b.assign(call.done, Const(True, boolean))

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from itertools import dropwhile, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.build import kernel
-from tilemma.croqtile.device_functions import DeviceFunction, OverloadedFunction, Unparsed, parse_device_function
 from tilemma.croqtile.extract import extract
 from tilemma.croqtile.parse import parse
 from tilemma.croqtile.reader import Reader
@@ -22,7 +21,10 @@ from tilemma.ir.expr import plain
 from tilemma.ir.refusals import NotBuiltYet
 from tilemma.records import record
 
-DeviceFunctions = Mapping[str, DeviceFunction | Unparsed]
+if TYPE_CHECKING:
+    from tilemma.croqtile.device_functions import DeviceFunction, Unparsed
+
+    DeviceFunctions = Mapping[str, DeviceFunction | Unparsed]
 
 
 class BadDefine(CompileError):
@@ -155,7 +157,11 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
     with _explained():
         found = extract(text, file, defines)
         parsed = [_parsed(tokens, found.templates.get(i)) for i, tokens in enumerate(found.kernels)]
-        functions_read = [parse_device_function(tokens) for tokens in found.functions]
+        device_functions: DeviceFunctions = {}
+        if found.functions:
+            from tilemma.croqtile.device_functions import parse_device_functions  # most files have none
+
+            device_functions = parse_device_functions(found.functions)
     if all(isinstance(f, Refused) for f in parsed):
         _built(parsed[0], {})
     functions: dict[str, ast.Function | Refused] = {}
@@ -165,21 +171,7 @@ def _read(text: str, file: str, defines: Mapping[str, Any]) -> _Read:
             notes = [Note("the first kernel of that name", place)]
             raise Redefinition(f.name_span, where="file", name=f.name, notes=notes)
         functions[f.name] = f
-    return _Read(functions, _by_name(functions_read), found.notes, found.constants)
-
-
-def _by_name(functions: Sequence[DeviceFunction | Unparsed | None]) -> DeviceFunctions:
-    """The functions by their names; overloaded ones are not called."""
-    found: dict[str, DeviceFunction | Unparsed] = {}
-    for f in functions:
-        if f is None:
-            continue
-        known = found.get(f.name)
-        overloaded = isinstance(known, DeviceFunction) and isinstance(f, DeviceFunction)
-        if overloaded and isinstance(f, DeviceFunction):
-            f = Unparsed(f.name, OverloadedFunction(f.span, name=f.name))
-        found[f.name] = f
-    return found
+    return _Read(functions, device_functions, found.notes, found.constants)
 
 
 def _parsed(tokens: Sequence[Token], template: Token | None) -> ast.Function | Refused:

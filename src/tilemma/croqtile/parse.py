@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.c_spellings import c_spelling
-from tilemma.croqtile.foreign import register_count
 from tilemma.croqtile.lr import Unexpected, recognise
 from tilemma.croqtile.tables import tables
 from tilemma.croqtile.tokens import Token
@@ -96,6 +95,8 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             i += 1
             continue
         if t.kind == "name" and t.text in FOREIGN:
+            from tilemma.croqtile.foreign import register_count  # most files have no such text
+
             made, end = register_count(tokens, i)
             tokens, i = [*made, *tokens[end:]], 0
             t = tokens[0]

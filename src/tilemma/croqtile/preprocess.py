@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from tilemma.croqtile.condition import evaluate
 from tilemma.croqtile.tokens import Token, join, tokens
 from tilemma.errors import CompileError, Note, Span, WrongArgument, described, nearest, register_source
 from tilemma.records import record
@@ -299,6 +298,8 @@ class Preprocessor:
         if name == "if":
             if not rest:
                 raise BadDirective(at.span, name="if", problem="needs a condition", form="`#if EXPRESSION`")
+            from tilemma.croqtile.condition import evaluate  # most files have none
+
             return evaluate(rest, self)
         if len(rest) != 1 or rest[0].kind != "name":
             raise BadDirective(at.span, name=name, problem="needs one name", form=f"`#{name} NAME`")

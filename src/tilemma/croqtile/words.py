@@ -62,6 +62,9 @@ NAMES = {
     "ASSIGN": "`=`", "UPDATE": "`=`", "PIPE": "`|`", "AMP": "`&`", "STEP": "`++`",
 }  # fmt: skip
 
+# The words before a device function.
+DEVICE_MARKS = ("__device__", "__co_device__")
+
 # Constructs that splice in text of another language: read whole, never run.
 FOREIGN = {
     "__cpp__": "inline C++ (`__cpp__`)",
