@@ -26,8 +26,9 @@ def print_module(kernels: Sequence[lane.LaneKernel], arch: str | None = None) ->
     """All of ``kernels`` as one module for ``arch`` (default: their target)."""
     arch = arch or kernels[0].arch
     assert all(k.arch == arch for k in kernels), "one target a module"
-    major, minor = max((ptx_version(k) for k in kernels), default=(7, 0))
-    files = _files(kernels)
+    found = [tuple(operations(k.body)) for k in kernels]
+    major, minor = max(map(ptx_version, kernels, found), default=(7, 0))
+    files = _files(found)
     strings: dict[str, str] = {}
     bodies = [_Printer(k, files, strings).entry() for k in kernels]
     lines = [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
@@ -49,8 +50,8 @@ def _escaped(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _files(kernels: Iterable[lane.LaneKernel]) -> dict[str, int]:
-    named = dict.fromkeys(op.span.file for k in kernels for op in operations(k.body) if op.span is not None)
+def _files(kernels: Iterable[Iterable[lane.LaneOp]]) -> dict[str, int]:
+    named = dict.fromkeys([op.span.file for ops in kernels for op in ops if op.span is not None])
     return {file: n for n, file in enumerate(named, 1)}
 
 
@@ -104,6 +105,7 @@ class _Printer:
         self.registers: dict[str, list[str]] = {}
         self.known: set[str] = set()
         self.loops: list[tuple[str, str]] = []
+        self.continues = 0
         self.where: Span | None = None
         self.prints = 0
         self.print_bytes = 0
@@ -196,6 +198,7 @@ class _Printer:
             case lane.LaneBreak():
                 self.write(f"bra {self.loops[-1][1]};")
             case lane.LaneContinue():
+                self.continues += 1
                 self.write(f"bra {self.loops[-1][0]};")
             case lane.LaneExit():
                 self.write("exit;")
@@ -233,10 +236,11 @@ class _Printer:
             self.write('.pragma "nounroll";')
         self.loops.append((next_, done))
         self.indent += 1
+        continues = self.continues
         self.body(op.body)
         self.indent -= 1
         self.loops.pop()
-        if any(isinstance(x, lane.LaneContinue) for x in operations(op.body)):
+        if self.continues > continues:
             self.mark(next_)
         if op.past == "wraps":
             # The loop also ends if the next index wraps around, that is, is not larger than this one.
@@ -297,8 +301,7 @@ class _Printer:
 
     def predicated(self, body: lane.LaneBody, cond: lane.Reg, negate: bool) -> bool:
         """If-conversion: write a short body without branches as predicated instructions; False if not possible."""
-        count = sum(not isinstance(x, lane.Comment) for x in body)
-        if count > PREDICATE_LIMIT:
+        if len(body) > PREDICATE_LIMIT and sum([type(x) is not lane.Comment for x in body]) > PREDICATE_LIMIT:
             return False
         for x in body:
             if isinstance(x, lane.Instr):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from tilemma.atoms import catalogue
@@ -61,20 +61,21 @@ def operations(body: lane.LaneBody) -> Iterator[lane.LaneOp]:
                 waiting += reversed(getattr(op, name))
 
 
-def ptx_version(kernel: lane.LaneKernel) -> Version:
-    """The version that the target, the records and the instructions of ``kernel`` need."""
+def ptx_version(kernel: lane.LaneKernel, inside: Iterable[lane.LaneOp] | None = None) -> Version:
+    """The version that the target, the records and the instructions of ``kernel`` need.
+
+    ``inside``: its `operations`, where they are known."""
     lowest = _ARCH.get(kernel.arch) or max(
         v for a, v in _ARCH.items() if arch_number(a) <= arch_number(kernel.arch)
     )
     if kernel.cluster is not None:
         lowest = max(lowest, (7, 8))
     mnemonics, atoms = set[str](), set[str]()
-    for op in operations(kernel.body):
-        match op:
-            case lane.Instr():
-                mnemonics.add(op.mnemonic)
-            case lane.AtomInstr() | lane.CopyInstr():
-                atoms.add(op.atom)
+    for op in operations(kernel.body) if inside is None else inside:
+        if isinstance(op, lane.Instr):
+            mnemonics.add(op.mnemonic)
+        elif isinstance(op, (lane.AtomInstr, lane.CopyInstr)):
+            atoms.add(op.atom)
     return max([lowest, *map(_needed, mnemonics), *[catalogue[name].ptx_version for name in atoms]])
 
 
