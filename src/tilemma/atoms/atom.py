@@ -429,10 +429,11 @@ class MmaAtom(_Instruction):
 
 def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: bool) -> str:
     names = [given] if isinstance(given, str) else given
-    wanted = f"{operand.registers} names of registers for {operand.name}"
-    if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
-        raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
-    if len(names) != operand.registers:
+    texts = isinstance(names, (list, Sequence)) and all([isinstance(n, str) for n in names])
+    if not texts or len(names) != operand.registers:
+        wanted = f"{operand.registers} names of registers for {operand.name}"
+        if not texts:
+            raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
         raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
     # Metadata and scales are one register, not a vector.
     plain = operand.layout is None or not braces or operand.name in ("E", "SFA", "SFB")

@@ -170,11 +170,11 @@ class _Printer:
             self.op(op)
 
     def op(self, op: lane.LaneOp) -> None:
-        self.note(_registers(op))
         if isinstance(op, (lane.Instr, lane.AtomInstr, lane.CopyInstr)):
             self.locate(op.span)
             self.write(self.instruction(op))
             return
+        self.note(_registers(op))
         match op:
             case lane.Comment():
                 self.write(f"// {op.text}")
@@ -208,11 +208,23 @@ class _Printer:
                 raise AssertionError(op)
 
     def instruction(self, op: lane.Instr | lane.AtomInstr | lane.CopyInstr) -> str:
-        if isinstance(op, lane.AtomInstr):
-            return _atom(op)
-        if isinstance(op, lane.CopyInstr):
-            return _guard(op.guard, False) + _copy(op)
-        operands = ", ".join([operand(x) for x in (*op.dst, *op.src)])
+        """The text of ``op``, whose new registers are declared."""
+        if not isinstance(op, lane.Instr):
+            self.note(_registers(op))
+            return _atom(op) if isinstance(op, lane.AtomInstr) else _guard(op.guard, False) + _copy(op)
+        texts = []
+        for x in (*op.dst, *op.src):
+            if type(x) is lane.Reg:
+                if x.name not in self.known:
+                    self.note((x,))
+                texts.append("%" + x.name)
+            else:
+                if type(x) is not lane.Imm:
+                    self.note(lane.registers(x))
+                texts.append(operand(x))
+        if op.guard is not None:
+            self.note((op.guard,))
+        operands = ", ".join(texts)
         if op.mnemonic == "elect.sync":
             # Its other result, the number of the elected lane, is not used.
             operands = f"_|{operands}"
@@ -311,7 +323,6 @@ class _Printer:
                 return False
         sign = "!" if negate else ""
         for x in body:
-            self.note(_registers(x))
             if isinstance(x, lane.Comment):
                 self.write(f"// {x.text}")
                 continue
@@ -407,8 +418,6 @@ def _registers(op: lane.LaneOp) -> Iterable[lane.Reg]:
     """The registers that ``op`` itself names."""
     named: Iterable[lane.LaneOperand | None]
     match op:
-        case lane.Instr():
-            named = (*op.dst, *op.src, op.guard)
         case lane.AtomInstr():
             chosen = [x for _, x in op.immediates if isinstance(x, lane.Reg)]
             return (*op.d, *op.a, *op.b, *op.c, *op.e, *op.scales, *chosen)
