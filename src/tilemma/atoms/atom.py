@@ -429,7 +429,7 @@ class MmaAtom(_Instruction):
 
 def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: bool) -> str:
     names = [given] if isinstance(given, str) else given
-    texts = isinstance(names, (list, Sequence)) and all([isinstance(n, str) for n in names])
+    texts = isinstance(names, (list, Sequence)) and all(isinstance(n, str) for n in names)
     if not texts or len(names) != operand.registers:
         wanted = f"{operand.registers} names of registers for {operand.name}"
         if not texts:
