@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +14,15 @@ from products import problem
 
 from tilemma import kernels
 from tilemma.compiler import Ready
-from tilemma.ops import tuning
+from tilemma.ops import arguments, tuning
 from tilemma.ops.candidates import ranked
 from tilemma.ops.kernels import matmul_tiles
 from tilemma.ops.plan import Hardware, Plan
+from tilemma.runtime import DeviceArray, cuda_device, cudadriver
+from tilemma.runtime.arrays import describe
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from fake_driver import FakeDriver
 
 
 class Clock:
@@ -46,7 +55,7 @@ def test_plans_that_would_be_late_are_not_compiled(
     monkeypatch.setattr(tuning, "_calls", lambda problem, plan: ([plan], {}))
     wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in range(20)]
     problem: Any = None
-    found = [(plan, ready()) for plan, _, ready in tuning._compiled(problem, wanted, 1.5)]
+    found = [(plan, ready()) for plan, _, ready in tuning._compiled_here(problem, wanted, 1.5)]
     assert found == [(x, [x]) for x in wanted[:count]]
     assert clock.running == 0
 
@@ -70,6 +79,28 @@ def test_variants_of_a_kernel_are_compiled_at_the_same_time(monkeypatch: pytest.
     for thread in work:
         thread.join()
     assert len(found) == 2 and not together.broken
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_children_compile_for_their_parent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The parent only prepares the launches."""
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
+    parent, ready, own = os.getpid(), kernels.ready, []
+
+    def counted(*args: Any) -> Ready:
+        if os.getpid() == parent:
+            own.append(args)
+        return ready(*args)
+
+    monkeypatch.setattr(kernels, "ready", counted)
+    monkeypatch.setattr(tuning, "cores", lambda: 4)
+    wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in (21, 22, 23)]
+    with cudadriver.using(FakeDriver()):
+        a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 64), (64, 80), (70, 80)))
+        call = arguments.Call(describe(a), describe(b))
+        race = tuning.Race(arguments.problem(call, describe(out), made=False), (), 1, lambda: None, print)
+        assert set(race.enter(wanted, time.perf_counter() + 60)) == set(wanted) and not own
+        assert all(len(launches) == 1 for calls in race.ready.values() for launches in calls)
 
 
 def test_neighbours_have_other_numbers_of_parts_and_stages() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import statistics
 import sys
 import time
@@ -23,37 +24,43 @@ from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import TilemmaError
-from tilemma.kernels import Kernel
+from tilemma.kernels import Kernel, best_arch
+from tilemma.ops.children import cores, results_of
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Estimate, Plan
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps
+from tilemma.ops.transfer import Made, adopt, make
 from tilemma.ops.workspace import allocate
-from tilemma.runtime import PreparedLaunch, cuda_device
+from tilemma.runtime import PreparedLaunch, assembly_arch, cuda_device
 from tilemma.runtime.arrays import ArrayRef, describe, stream_source
 
 # How many plans are measured first, how many neighbours of the fastest, and of how many; the last few, besides the
 # model's.
-MEASURED, NEIGHBOURS, FASTEST, FINALISTS = 16, 12, 2, 4
+MEASURED, NEIGHBOURS, FASTEST, FINALISTS = 24, 16, 3, 5
 # Seconds after the begin: no plan that would be ready later is compiled, no neighbour, and the last are measured
-# until then.
-COMPILING, SEARCHING, MEASURING = 0.95, 1.35, 1.75
+# until then, at least as long as this.
+COMPILING, SEARCHING, MEASURING, LEAST = 0.95, 1.45, 1.75, 0.12
 # Rounds of the first measurements, in at most so many seconds, and of the last; the fewest; the rounds before the
 # first that counts.
-TRIAL, TRYING, ROUNDS, FEWEST, WARMING = 5, 0.15, 61, 5, 2
-# At most so many copies of the operands besides the caller's, and bytes of them; the alignment of each.
-COPIES, SPREAD, UNIT = 11, 96 << 20, 256
+TRIAL, TRYING, ROUNDS, FEWEST, WARMING = 5, 0.1, 61, 3, 1
+# At most so many copies of the operands besides the caller's, and bytes of them; copies where so many would fit in
+# half of the L2 cache; the alignment of each.
+COPIES, SPREAD, CACHED, UNIT = 11, 96 << 20, 3, 256
 # The L2 cache is emptied by a write of this many times its size, which lasts until the launches are enqueued.
 FLUSH = 10
 # Calls at a time where there are copies of the operands, and otherwise, if one is predicted to take fewer seconds:
 # single launches also show how a plan starts and ends.
 CALLS, REPEATED, SHORT = 12, 4, 2e-4
-# Threads that compile, or wait for the assembler, at most.
-WAITING = 4
-# By how much another plan has to be faster than the model's, in either half of the rounds.
-MARGIN = 0.012
-# Tile rows that blocks walk together; how many plans with the nearest tiles and parts, whose predicted time is at
-# most so many times the least.
+# Child processes that compile, at most and at least; threads otherwise, which wait for the assembler.
+CHILDREN, FEWEST_CHILDREN, WAITING = 12, 3, 4
+# By how much another plan has to be faster than the model's, in either half of the rounds: of 145 products that
+# were also timed by graph replay the winners were 0.999 times as fast at least, and 0.959 with 0.012.
+MARGIN = 0.02
+# Plans that the model predicts to take so many times the least are not measured.
+HOPELESS = 2.0
+# Neighbours: tile rows that blocks walk together; how many plans with the nearest tiles and parts, whose predicted
+# time is at most so many times the least.
 RASTERS, NEAREST, WORTH = (8, 4, 32), 4, 1.5
 
 
@@ -61,7 +68,7 @@ def variants(found: Sequence[Estimate]) -> list[Plan]:
     """The plans to be measured first: the model's, the next best that differ in tile, parts or cluster, and by
     turns with these the best of tiles that the others do not have."""
     different: dict[Any, Plan] = {}
-    for p in (e.plan for e in found):
+    for p in (e.plan for e in found if e.seconds <= HOPELESS * found[0].seconds):
         different.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share), p)
     ordered = list(different.values())
     tiles: dict[Any, Plan] = {}
@@ -115,6 +122,8 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
         calls = CALLS if copies else REPEATED if found[0].seconds < SHORT else 1
         race = Race(problem, copies, calls, advance, lambda text: console.print(text))
         race.enter(variants(found), begin + COMPILING)
+        if first not in race.entered:
+            race.enter([first], math.inf)
         if not race.ready:
             return first
         spent = time.perf_counter() - begin
@@ -131,7 +140,8 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
             ratios = _ratios(times, base) | _ratios(more, base)
             order = sorted(ratios, key=lambda p: ratios[p])
         last = [first] * (first in race.ready) + [p for p in order if p != first][:FINALISTS]
-        return winner(race.run(last, ROUNDS, begin + MEASURING), first)
+        until = max(begin + MEASURING, time.perf_counter() + LEAST)
+        return winner(race.run(last, ROUNDS, until), first)
 
 
 def _ratios(times: Mapping[Plan, Sequence[float]], base: Plan) -> dict[Plan, float]:
@@ -202,8 +212,32 @@ _Started = tuple[Plan, Mapping[str, Any], Callable[[], list[PreparedLaunch]]]
 
 
 def _compiled(problem: Problem, plans: Sequence[Plan], deadline: float) -> Iterator[_Started]:
-    """Plans, the arrays that they work in, and a function for their launches: the first, and those that will be
-    ready by ``deadline`` if they take as long as others.
+    """Plans, the arrays that they work in, and a function for their launches: those that will be ready by
+    ``deadline`` if they take as long as others."""
+    count = min(CHILDREN, cores() - 1, len(plans))
+    if count < FEWEST_CHILDREN or not hasattr(os, "fork"):
+        yield from _compiled_here(problem, plans, deadline)
+        return
+    device = cuda_device(problem.lhs.device[1])
+    target = best_arch(device.compute_capability)
+    made_by = partial(_make, target, assembly_arch(target, device))
+    jobs = [(plan, *_calls(problem, plan)) for plan in plans]
+    for (plan, calls, work), made in results_of(made_by, jobs, count, deadline):
+        for (kernel, *_), each in zip(calls, made, strict=False):
+            adopt(kernel, each)
+        # What a child could not compile is compiled again, for its error.
+        yield plan, work, partial(_launches, calls)
+
+
+def _make(target: str, where: str, job: tuple[Plan, _Calls, Any]) -> list[Made]:
+    """The kernels of a plan, compiled in a child process; none if that fails."""
+    with contextlib.suppress(Exception):
+        return [make(target, where, *call) for call in job[1]]
+    return []
+
+
+def _compiled_here(problem: Problem, plans: Sequence[Plan], deadline: float) -> Iterator[_Started]:
+    """The same by threads of this process.
 
     The assembler runs in processes of its own: `WAITING` plans wait for it together.  None is left running, since
     measurements would wait for its thread.
@@ -273,11 +307,12 @@ def _copied(problem: Problem) -> Iterator[list[Problem]]:
     the L2 cache, at most `COPIES`, and none for large operands."""
     operands = problem.lhs, problem.rhs
     rooms = [-(-_span(x) // UNIT) * UNIT + UNIT for x in operands]
-    count = min(COPIES, SPREAD // sum(rooms))
+    device = cuda_device(problem.lhs.device[1])
+    most = CACHED if 2 * COPIES * sum(rooms) < device.l2_bytes else COPIES
+    count = min(most, SPREAD // sum(rooms))
     if count < 1 or any(s < 0 for x in operands for s in x.strides):
         yield []
         return
-    device = cuda_device(problem.lhs.device[1])
     with device.active():
         # Zeros: what other programs left there could be slower to multiply.
         place = device.driver.allocate_zeroed(count * sum(rooms))
