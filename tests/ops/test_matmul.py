@@ -109,6 +109,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "mixed operands": ({"b": testing.random_array((11, 10), "bf16", 0)}, "matmul-dtype"),
     "integer out": ({"out": np.ones((9, 10), np.int32)}, "matmul-dtype"),
     "unknown out_dtype": ({"out_dtype": "f17"}, "matmul-dtype"),
+    "Python's float, an f64": ({"out_dtype": float}, "matmul-dtype"),
     "out against out_dtype": ({"out": np.ones((9, 10), np.float16), "out_dtype": "f32"}, "matmul-dtype"),
     "out shape": ({"out": np.ones((10, 9), np.float16)}, "matmul-shape"),
     "bias shape": ({"bias": np.ones(9, np.float16)}, "matmul-shape"),

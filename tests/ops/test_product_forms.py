@@ -237,6 +237,23 @@ def test_wrong_arguments_are_refused_before_anything_runs(name: str, monkeypatch
     assert error.value.code == code and error.value.remedy
 
 
+@pytest.mark.parametrize(
+    "call, name",
+    [
+        (lambda: ops.gated_matmul(F16[0], W16, W16), "x"),
+        (lambda: ops.gated_matmul(F16, W16.astype(np.float32), W16), "gate"),
+        (lambda: ops.gated_matmul(F16, W16[:8], W16[:8]), "gate"),
+        (lambda: ops.gated_matmul(F16, W16, W16.copy(), out=F16[:, :16]), "x"),
+        (lambda: ops.conv2d(IMAGE, FILTER, out=FILTER[:1, :2, :2]), "w"),
+    ],
+    ids=["vector", "type", "K", "memory", "memory of the filter"],
+)
+def test_arguments_are_named_as_the_caller_does(call: Callable[[], Any], name: str) -> None:
+    with pytest.raises(TilemmaError, match=f"`{name}`") as error:
+        call()
+    assert "`a`" not in error.value.render() and "`b`" not in error.value.render()
+
+
 @pytest.mark.parametrize("kind, zeros", [("s4", True), ("s8", False)])
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("target", ["cpu", "machine"])

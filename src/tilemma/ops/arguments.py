@@ -28,13 +28,14 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The types of one function: operands that may meet, results for each kind of them, the default result
-    ("": that of ``a``)."""
+    ("": that of the first operand); and its names for the operands."""
 
     function: str
     operands: tuple[tuple[str, ...], ...]
     results: tuple[str, ...]
     integer_results: tuple[str, ...]
     default: str = ""
+    names: tuple[str, str] = ("a", "b")
 
     def results_of(self, a: DType) -> tuple[str, ...]:
         if a.name == "f64":
@@ -85,15 +86,15 @@ class Call:
 
 
 def _check_operands(call: Call) -> None:
-    a, b = call.a, call.b
-    for name, x, rank in (("a", a, 2), ("b", b, 2 if call.offsets is None else 3)):
+    (a, b), (left, right) = (call.a, call.b), call.rules.names
+    for name, x, rank in ((left, a, 2), (right, b, 2 if call.offsets is None else 3)):
         if x.rank < rank:
             forms = "matrices, [..., M, K] and [..., K, N]" if call.offsets is None else "a [T, K] and b [E, K, N]"
             fix = f"reshape `{name}` to {'two' if rank == 2 else 'three'} dimensions"
             raise call.bad_shape(f"`{name}` has shape {list(x.shape)}", forms, fix)
         known = [t for group in call.rules.operands for t in group]
         if x.dtype.name not in known:
-            to = _nearest_type(x.dtype, b.dtype if name == "a" else a.dtype, known)
+            to = _nearest_type(x.dtype, b.dtype if x is a else a.dtype, known)
             other = "scaled_matmul takes 8-bit floats" if x.dtype.name in FLOAT8 else f"convert `{name}` to {to}"
             raise call.bad_type(name, x.dtype, f"one of {', '.join(known)}", other)
         if max(x.shape) > MAX_EXTENT:
@@ -102,13 +103,14 @@ def _check_operands(call: Call) -> None:
     partners = next(group for group in call.rules.operands if a.dtype.name in group)
     if b.dtype.name not in partners:
         also = "" if len(partners) == 1 else f", {' or '.join(p for p in partners if p != a.dtype.name)}"
-        change = f"`a` to {b.dtype}" if _holds(b.dtype, a.dtype) else f"`b` to {a.dtype}"
-        raise call.bad_type("b", b.dtype, f"{a.dtype}{also}, as in `a`", f"convert {change}")
+        change = f"`{left}` to {b.dtype}" if _holds(b.dtype, a.dtype) else f"`{right}` to {a.dtype}"
+        raise call.bad_type(right, b.dtype, f"{a.dtype}{also}, as in `{left}`", f"convert {change}")
     if a.shape[-1] != b.shape[-2]:
         raise call.bad_shape(
-            f"`a` is {list(a.shape)} and `b` {list(b.shape)}: K is {a.shape[-1]} here and {b.shape[-2]} there",
-            "a [..., M, K] and b [..., K, N]",
-            "transpose one of them: `b.T` costs nothing",
+            f"`{left}` is {list(a.shape)} and `{right}` {list(b.shape)}: K is {a.shape[-1]} here and"
+            f" {b.shape[-2]} there",
+            f"{left} [..., M, K] and {right} [..., K, N]",
+            f"transpose one of them: `{right}.T` costs nothing",
         )
 
 
@@ -153,8 +155,9 @@ def result_shape(call: Call) -> tuple[int, ...]:
         return a.shape[0], b.shape[-1]
     batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
     if batch is None:
+        left, right = call.rules.names
         raise call.bad_shape(
-            f"the batches of `a`, {list(a.shape[:-2])}, and `b`, {list(b.shape[:-2])}, differ",
+            f"the batches of `{left}`, {list(a.shape[:-2])}, and `{right}`, {list(b.shape[:-2])}, differ",
             "batch dimensions that are equal or 1",
             "index, expand or reshape one of them",
         )
@@ -243,6 +246,8 @@ def type_name(x: Any) -> str:
     """The name of an element type given as tilemma's, NumPy's, torch's or a string."""
     if isinstance(x, DType):
         return x.name
+    if x is float:  # as NumPy and torch have it; the name alone is that of torch's f32
+        return "f64"
     name = (
         getattr(x, "__name__", None)
         or getattr(x, "name", None)
@@ -261,7 +266,7 @@ def _check_memory(call: Call, out: ArrayRef, made: bool, others: dict[str, Array
                 kernel=call.function,
                 name=name,
                 device=binding.device_text(x.device),
-                other="out" if not made else "a",
+                other="out" if not made else call.rules.names[0],
                 other_device=binding.device_text(out.device),
             )
     if made or out.is_empty:

@@ -26,7 +26,7 @@ from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first, row_maj
 Given = tuple[ArrayRef, Source]
 # The largest stride, padding and dilation.
 MOST = 1024
-RULES = Rules("conv2d", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
+RULES = Rules("conv2d", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), (), names=("x", "w"))
 
 
 def conv2d(
@@ -83,7 +83,7 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     )
     shape = _result_shape(call, stride, padding, dilation)
     out, result, made = forms.allocated(call, shape, out)
-    c_, bias_, alpha, beta, epilogue = ending(call, result, made, {"a": call.a, "b": call.b})
+    c_, bias_, alpha, beta, epilogue = ending(call, result, made, {"x": call.a, "w": call.b})
     if epilogue.bias == "rows":
         raise call.bad_shape(f"`bias` has shape {list(call.bias.shape)}", f"[{shape[3]}]", "reshape it")  # type: ignore[union-attr]
     if result.is_empty:

@@ -13,7 +13,7 @@ from tilemma.ops.gradients import differentiable
 from tilemma.ops.steps import batches
 from tilemma.runtime.arrays import describe
 
-RULES = Rules("gated_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), ())
+RULES = Rules("gated_matmul", (("f16",), ("bf16",)), ("f16", "bf16", "f32"), (), names=("x", "gate"))
 
 
 def gated_matmul(
@@ -74,7 +74,7 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
         operands.append(Operand(array, source))
         axes = (letter, "K") if major == "row" else ("K", letter)
         values |= {name: major, f"{name[0]}0": axes[0], f"{name[0]}1": axes[1], f"{name[0]}B": batches(array, "B")}
-    named = {"a": call.a, "b": call.b, "up": second}
+    named = {"x": call.a, "gate": call.b, "up": second}
     # Each column is one of ``gate`` and one of ``up``.
     tile = forms.tile(result, shape[-2], shape[-1], 64, lambda m, n: forms.clocks(m, 2 * n, 128, 128), columns=128)
     values |= {"T": call.a.dtype.name, "GATED": gating, **tile}
