@@ -290,7 +290,8 @@ def ready(
         found = store.read(DiskCache.key(identity(), *rest), _read_ready)
         if found is not None:
             return found
-    seek("ptxas")
+    if assemble_for is None:
+        seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
         ahead = None if assemble_for is None else open_ones.enter_context(Ahead(assemble_for))
         compiled, assembly = compile_now(), None

@@ -415,7 +415,7 @@ def begin(
     """
     if os.environ.get("TILEMMA_LINE_INFO") == "1" and "-lineinfo" not in options:
         options = (*options, "-lineinfo")  # a profiler then shows the lines of the program
-    tool = find_tool("ptxas")
+    tool = (ahead.tool if ahead is not None else None) or find_tool("ptxas")
     if tool.version < SOUND_REGISTER_A and (pending := register_a_in_flight(ptx)):
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)

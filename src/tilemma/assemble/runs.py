@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ToolError
+from .cache import DiskCache
 from .process import ToolProcess, remove, temporary_file
 from .toolchain import Tool, find_tool
 
@@ -116,14 +117,24 @@ class Ahead:
     """
 
     def __init__(self, arch: str) -> None:
+        self._tool: Tool | None = None
         self._run: Run | None = None
         self._starting = threading.Thread(target=self._start, args=(arch,), daemon=True)
         self._starting.start()
 
     def _start(self, arch: str) -> None:
-        if sys.platform == "linux":
-            with contextlib.suppress(ToolError, OSError, ValueError):  # a run that is not ahead reports it
-                self._run = Run(find_tool("ptxas"), arch)
+        with contextlib.suppress(ToolError, OSError, ValueError):  # a run that is not ahead reports it
+            self._tool = find_tool("ptxas")
+            if sys.platform == "linux":
+                self._run = Run(self._tool, arch)
+            if not DiskCache("cubin").is_empty():
+                _ = self._tool.digest  # results of it may be kept
+
+    @property
+    def tool(self) -> Tool | None:
+        """The tool, if it was found."""
+        self._starting.join()
+        return self._tool
 
     def take(self, tool: Tool, arch: str, options: Sequence[str], text: str) -> Run | None:
         """The run, now for ``text``; None where it is not there, or another."""
