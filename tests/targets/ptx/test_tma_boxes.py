@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilemma as tm
 from tests.sampling import examples
 from tilemma import croqtile, ops, testing
 from tilemma.errors import CompileError
@@ -93,6 +94,36 @@ def test_a_tile_is_copied_as_the_reference_copies_it(case: Case) -> None:
     for a, b in zip(wanted, got, strict=True):
         np.testing.assert_array_equal(a, b)
     assert kernel.compile(arch="sm_90a").ptx.count("cp.async.bulk.tensor") >= 2
+
+
+@tm.kernel
+def rows_for_all(
+    x: tm.Global["f16", "M", "K"],
+    out: tm.Global["f16", "B", "M", "K"],
+    *,
+    SWIZZLE=128,
+    BLOCKS=4,
+    ROWS=12,
+    WIDTH=64,
+):
+    for _ in tm.parallel(1, level="cluster"):
+        for block in tm.parallel(BLOCKS, level="block"):
+            s = tm.shared("f16", ROWS, WIDTH)
+            tm.tma.copy(x.subspan(ROWS, WIDTH).at(0, 0), s, multicast=True, swizzle=SWIZZLE)
+            tm.dma.copy(s, out.subspan(1, ROWS, WIDTH).at(block, 0, 0).sqz())
+
+
+@pytest.mark.parametrize("swizzle, rows", [(128, 12), (128, 4), (64, 24), (32, 16), (0, 12)])
+def test_parts_of_a_multicast_start_within_a_swizzle_atom(swizzle: int, rows: int) -> None:
+    """Wherever their first line is a multiple of 128 bytes."""
+    width = (swizzle or 128) // 2
+    x = testing.random_array((rows, width), "f16", seed=rows)
+    out = np.full((4, rows, width), np.nan, np.float16)
+    rows_for_all.on("machine", arch="sm_90a")(x, out, SWIZZLE=swizzle, ROWS=rows, WIDTH=width)
+    assert (out == x).all()
+    with pytest.raises(TmaRefused, match="divided among 4 blocks"):
+        odd = rows // 2 if rows % 8 == 0 else rows + 2
+        rows_for_all.compile(arch="sm_90a", SWIZZLE=swizzle, ROWS=odd, WIDTH=width)
 
 
 def test_steps_beyond_the_tensor_map_are_refused() -> None:

@@ -83,7 +83,7 @@ def boxes(op: Copy, layout: SharedLayoutPlan | None, facts: ArrayFacts, shares: 
     here, layout = unfolded(here, layout)
     outer, inner = _axes(there, here, facts, refuse)
     if shares > 1:
-        _check_shares(op, [axis for axis, _ in outer], shares, refuse)
+        _check_shares(op, [axis for axis, _ in outer], layout, shares, refuse)
     width = _inner_extent(here, inner, size, layout, refuse)
     _check_corner(there.offsets[inner.dim], size, refuse)
     _check_address(here, layout, refuse)
@@ -128,16 +128,21 @@ def _step(axis: Axis) -> int:
     return step
 
 
-def _check_shares(op: Copy, outer: list[Axis], shares: int, refuse: Refuse) -> None:
-    """Several blocks load equal parts of the rows of a matrix."""
+def _check_shares(op: Copy, outer: list[Axis], layout: SharedLayoutPlan, shares: int, refuse: Refuse) -> None:
+    """Several blocks load equal parts of the rows of a matrix.
+
+    A part may start within a swizzle atom: TMA exchanges the units of a line by bits of their address (CUDA
+    programming guide, "TMA swizzle").
+    """
     what = rule = ""
+    unit = SHARED_ALIGNMENT // gcd(SHARED_ALIGNMENT, layout.swizzle_atom or layout.pitch)
     if not outer:
-        what, rule = "it has one row to divide among several blocks", "8 rows for each block"
+        what, rule = "it has one row to divide among several blocks", "a row for each block"
     elif len(outer) > 1:
         what, rule = "its tile has more than two axes longer than 1", "a matrix, whose rows several blocks divide"
-    elif (n := value_of(outer[0].extent) or 1) % (8 * shares):
-        what = f"its {n} rows cannot be divided among {shares} blocks in multiples of 8"
-        rule = "whole swizzle atoms (8 rows) for each block of the cluster"
+    elif (n := value_of(outer[0].extent) or 1) % (unit * shares):
+        what = f"its {n} rows cannot be divided among {shares} blocks" + f" in multiples of {unit}" * (unit > 1)
+        rule = f"as many rows for each block of the cluster, in multiples of {SHARED_ALIGNMENT} bytes"
     if what:
         taller = ", or use a taller tile" if len(outer) == 1 else ""
         multicast = spelled(op.span, "`.multicast`", "`multicast=True`")
