@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from lanes import Lane
@@ -196,18 +197,24 @@ def test_what_reads_no_memory_is_computed_before_the_wait() -> None:
 
 
 def test_first_tiles_of_what_is_read_once_are_prefetched_before_the_wait() -> None:
-    """As many as 20 KiB hold; not in a branch, not where memory decides the place, and not without a wait."""
-    from tilemma import foreach, if_, parallel, shared, tma
+    """As many as 20 KiB hold; not in a branch, not where memory decides the place, and not without a wait.
+
+    Variables that are computed before the wait, or from these, decide the place too; but none that change."""
+    from tilemma import foreach, if_, parallel, shared, tma, var
 
     @tm.kernel
     def stream(
         x: tm.Global["f16", "M", "K"], at: tm.Global["s32", "A"], out: tm.Global["f16", "M"], *,
-        EVICT="first", OVERLAP=True, READ=False, BRANCH=False,
+        EVICT="first", OVERLAP=True, READ=False, BRANCH=False, HELD=False, CHANGED=False,
     ):  # fmt: skip
         for m in parallel(tm.cdiv(x.shape[0], 64), level="block", overlap=OVERLAP):
+            row = var(m // 3) if HELD else m
             tile = shared("f16", 64, 64)
+            after = var(row + 1) if HELD else row
             for k in foreach(tm.cdiv(x.shape[1], 64)):
-                there = x.subspan(64, 64).at(at[m] if READ else m, k + 1)
+                there = x.subspan(64, 64).at(at[m] if READ else after, k + 1)
+                if CHANGED:
+                    after.set(after + 1)
                 if BRANCH:
                     with if_(k < 9):
                         tma.copy(there, tile, evict=EVICT)
@@ -221,7 +228,11 @@ def test_first_tiles_of_what_is_read_once_are_prefetched_before_the_wait() -> No
     places = [text.index(x) for x in ("mbarrier.init", name, "griddepcontrol.wait", "cp.async.bulk.tensor")]
     assert places == sorted(places)
     assert re.findall(re.escape(name) + r" \[%x_map\w*, \{(\d+), %coord", text) == ["64", "128"]
-    for other in ({"EVICT": "last"}, {"OVERLAP": False}, {"READ": True}, {"BRANCH": True}):
+    held = stream.compile(arch="sm_90a", HELD=True).ptx
+    places = [held.index(x) for x in ("mbarrier.init", "mul.hi", name, "griddepcontrol.wait")]
+    assert places == sorted(places)
+    others: tuple[dict[str, Any], ...] = ({"EVICT": "last"}, {"OVERLAP": False}, {"READ": True}, {"BRANCH": True})
+    for other in (*others, {"HELD": True, "CHANGED": True}):
         assert name not in stream.compile(arch="sm_90a", **other).ptx, other
 
 

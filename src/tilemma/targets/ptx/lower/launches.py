@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from tilemma import launch
 from tilemma.errors import CompileError
@@ -94,11 +95,15 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
             _wait_for_previous_launch(lo, overlap)
         lo.body(before)
         apart = compute_first(lo, op.body)
-        _prologue(lo, op.body, early=bool(overlap) and count >= len(before), apart=apart)
+        early = bool(overlap) and count >= len(before)
+        prefetched = _prologue(lo, op.body, early, apart)
         place_rotating(lo, op.body)
         first = max(0, count - len(before))
         lo.body(op.body[:first])
-        if overlap and count >= len(before):
+        if overlap and early:
+            if not prefetched:
+                # Their places may follow from what has been computed now.
+                _by_one_thread(lo, apart, lambda: tma.prefetch_first_tiles(lo, op.body, computes=True))
             _wait_for_previous_launch(lo, overlap)
         lo.body(op.body[first:])
         leave_cluster(lo)
@@ -204,26 +209,37 @@ def _wait_for_previous_launch(lo: Lowering, overlap: bool | Literal["before"]) -
         lo.e.do("griddepcontrol.launch_dependents")
 
 
-def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> None:
-    """The prologue: one thread prefetches tensor maps and initialises mbarriers, then a barrier of all threads.
-
-    ``early``: the launch then waits for the previous one, and that thread prefetches first tiles too.
-    ``apart``: the first warp has something else to do meanwhile.
-    """
+def _by_one_thread(lo: Lowering, apart: bool, lower: Callable[[], Any]) -> None:
+    """What ``lower`` emits, by one thread of the block; ``apart``: not of the first warp."""
     first = lo.e.compare("eq", Linear.of(lo.thread), Linear(const=32)) if apart else lo.elected(lo.instance)
     with lo.e.collect() as ops:
+        lower()
+        found = tuple(ops)
+    if found and isinstance(first, Reg):
+        lo.e.select_branch(first, found, ())
+
+
+def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> bool:
+    """The prologue: one thread prefetches tensor maps and initialises mbarriers, then a barrier of all threads.
+
+    ``early``: the launch then waits for the previous one, and that thread prefetches first tiles too; returns
+    whether there are any.  ``apart``: the first warp has something else to do meanwhile.
+    """
+    events = prefetched = False
+
+    def lower() -> None:
+        nonlocal events, prefetched
         tma.prefetch(lo, body)
         events = initialise(lo, body)
-        if early:
-            tma.prefetch_first_tiles(lo, body)
-        found = tuple(ops)
-    if isinstance(first, Reg):
-        lo.e.select_branch(first, found, ())
+        prefetched = early and tma.prefetch_first_tiles(lo, body)
+
+    _by_one_thread(lo, apart, lower)
     if lo.cluster is not None and lo.cluster.uses_distributed_shared_memory:
         # Other blocks arrive on these events and write into this block's memory: all blocks have to have started.
         cluster_barrier(lo)
     elif events:
         lo.e.do("bar.sync", (), (Imm(0),))
+    return prefetched
 
 
 def _arrays(kernel: Kernel) -> list[Buffer]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
 
 from tilemma import launch
 from tilemma.ir import tile
-from tilemma.ir.expr import Call, Element, FragmentElement, Index, Var, value_of
+from tilemma.ir.expr import Call, Element, Expr, FragmentElement, Index, Var, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.lane import Coordinates, Imm, LaneOperand, Mem, Reg, Special
 from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.types import View
-from tilemma.ir.walk import bodies, walk
+from tilemma.ir.walk import bodies, substituted, walk
 from tilemma.targets.ptx.lower.clusters import cluster_barrier
 from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.events import address, arrival, expectation
@@ -50,12 +51,15 @@ def prefetch(lo: Lowering, body: tile.Body) -> None:
         lo.e.do("prefetch.tensormap", (), (Mem(map_),))
 
 
-def prefetch_first_tiles(lo: Lowering, body: tile.Body) -> None:
-    """Brings the first tiles of what is read once (``evict="first"``) into the L2 cache.
+def prefetch_first_tiles(lo: Lowering, body: tile.Body, *, computes: bool = False) -> bool:
+    """Brings the first tiles of what is read once (``evict="first"``) into the L2 cache; returns whether there are
+    any whose places are known here.  ``computes``: the variables that places need are computed for it.
 
     For launches that wait for the previous one: it may write the array later, which changes what the cache has.
     """
-    for loop, found in _streamed(lo, body):
+    changing = {x.var.name for x in walk(body) if isinstance(x, tile.Assign if computes else tile.Declare)}
+    streams = list(_streamed(lo, body, changing, {}))
+    for loop, found in streams:
         for i in range(max(1, _EARLY // sum(map(copy_bytes, found)))):
             lo.indices[loop.index.name] = linear(lo, loop.start) + linear(lo, loop.step) * i
             for op in found:
@@ -65,20 +69,27 @@ def prefetch_first_tiles(lo: Lowering, body: tile.Body) -> None:
                     place = tuple(lo.e.value(x, hint="coord") for x in coords)
                     lo.e.do(mnemonic, (), (Coordinates(map_, place), *extra))
         del lo.indices[loop.index.name]
+    return bool(streams)
 
 
-def _streamed(lo: Lowering, body: tile.Body) -> Iterator[tuple[tile.For, list[tile.Copy]]]:
+def _streamed(
+    lo: Lowering, body: tile.Body, changing: set[str], defined: dict[str, Expr]
+) -> Iterator[tuple[tile.For, list[tile.Copy]]]:
     """The outermost loops and their loads of what is read once: those whose places need no more than the loop's
-    index, and which stand in no branch of it."""
+    index and variables that are not ``changing``, and which stand in no branch of it."""
     for op in body:
-        if isinstance(op, tile.For):
-            loads = [x for x in copies(tuple(x for x in op.body if isinstance(x, tile.Copy))) if is_load(x)]
-            found = [x for x in loads if x.evict == "first" and _is_computable(lo, x, op)]
+        if isinstance(op, tile.Declare) and op.var.name not in {*changing, *lo.variables}:
+            defined[op.var.name] = substitute(op.value, defined)
+        elif isinstance(op, tile.For):
+            direct = tuple(x for x in op.body if isinstance(x, tile.Copy) and x.evict == "first")
+            loop, *loads = substituted((replace(op, body=()), *direct), defined)
+            assert isinstance(loop, tile.For)
+            found = [x for x in copies(tuple(loads)) if is_load(x) and _is_computable(lo, x, loop)]
             if found:
-                yield op, found
+                yield loop, found
         elif not isinstance(op, tile.While):
             for _, inner in bodies(op):
-                yield from _streamed(lo, inner)
+                yield from _streamed(lo, inner, changing, defined)
 
 
 def _is_computable(lo: Lowering, op: tile.Copy, loop: tile.For) -> bool:
