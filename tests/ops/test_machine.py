@@ -124,7 +124,22 @@ OTHERS = {
         "pipelined", (64, 24, 64), 1, 11, grid=1, store="tma", swap=True, cluster=(1, 3), share=False, by_hand=True
     ),
     "eights share few rows and weights": Plan(
-        "pipelined", (64, 32, 64), 1, 3, grid=1, store="tma", swap=True, cluster=(4, 2), by_hand=True
+        "pipelined", (64, 40, 64), 1, 3, grid=1, store="tma", swap=True, cluster=(4, 2), by_hand=True
+    ),
+    "eights share few rows, release promptly": Plan(
+        "pipelined", (128, 72, 64), 2, 3, grid=1, store="tma", swap=True, cluster=(8, 1), by_hand=True, prompt=True
+    ),
+    "fours share few rows, the weights are streamed": Plan(
+        "pipelined",
+        (64, 72, 64),
+        1,
+        3,
+        grid=9,
+        store="tma",
+        swap=True,
+        cluster=(4, 1),
+        by_hand=True,
+        streamed="lhs",
     ),
     "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),
@@ -143,7 +158,7 @@ def test_split_swapped_packed_and_clustered(name: str) -> None:
 
 
 # (rows, rows that are loaded, the blocks that share them, warpgroups, the parts of K).
-WAVES = ((5, 8, 1, 1, 1), (70, 72, 1, 2, 1), (97, 112, 2, 2, 2), (129, 160, 4, 3, 1), (250, 256, 1, 2, 1))
+WAVES = ((5, 8, 1, 1, 1), (70, 72, 1, 2, 1), (97, 104, 2, 2, 2), (129, 136, 4, 3, 1), (250, 256, 1, 2, 1))
 
 
 @pytest.mark.parametrize("rows, loaded, beside, groups, split", WAVES)

@@ -58,7 +58,7 @@ MOST_IN_ROWS = {64: WIDEST_FITTED, 128: WIDEST_FITTED, 192: 200, 256: 184}
 ZEROS = 8
 WAVES = ((1, 1, 1), (1, 2, 1), (4, 1, 1), (2, 1, 2), (2, 1, 3))
 # Clusters of a transposed product of few rows that share these (the first number) and the weights (the second).
-SHARING = ((4, 1), (2, 2), (4, 2))
+SHARING = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2))
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
@@ -187,6 +187,12 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
 
 def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans that can compute ``problem``, good or bad."""
+    few = few_rows.applies(problem)
+    for plan in _candidates(problem, on):
+        yield few_rows.settled(problem, plan) if few else plan
+
+
+def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     m, _, k = problem.shape
     for tile, groups in TILES:
         if not problem.promote or tile[1] == 64:
@@ -299,7 +305,7 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
                 continue
             if cdiv(k, tile[2]) < 4 * split or not fits_registers(p, wide, groups, store, split):
                 continue
-            loaded = 8 * beside * cdiv(m, 8 * beside)
+            loaded = 8 * cdiv(m, 8)
             yield Plan(
                 "pipelined", tile, groups, stages, RASTER, resident // beside, split, store,
                 cluster=(1, beside), by_hand=True, loaded=loaded if loaded < rows and tile[2] <= LINE else 0,
@@ -327,16 +333,15 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
 
 
 def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
-    """The plans of a transposed product of few rows whose blocks share these in twos or fours, and the weights
-    where the rows are in two tiles: each loads a whole number of swizzle atoms.  The rings are deep."""
+    """The plans of a transposed product of few rows whose blocks share these in twos, fours or eights, and the
+    weights where the rows are in two tiles.  The rings are deep."""
     m, n, _ = p.shape
     for high, wide in SHARING:
-        unit, size = 8 * high, high * wide
-        columns = unit * cdiv(cdiv(n, wide), unit)
+        size, columns = high * wide, 8 * cdiv(cdiv(n, wide), 8)
         for rows, groups in ((64, 1), (128, 2), (192, 3)):
             shape = rows, columns, 64
-            stages = _stages(p, shape, groups, "tma", on)
-            fits = columns <= WIDEST_FITTED and fits_registers(p, shape, groups, "tma", 1)
+            stages = _stages(p, shape, groups, "tma", on, DEEPEST_RING)
+            fits = NARROWEST_PART <= columns <= WIDEST_FITTED and fits_registers(p, shape, groups, "tma", 1)
             if fits and stages >= LEAST_RING and cdiv(n, columns) == wide and m > rows * (high - 1):
                 grid = on.resident(size) // size
                 plan = Plan("pipelined", shape, groups, stages, RASTER, grid, store="tma", swap=True, by_hand=True)
@@ -370,8 +375,10 @@ def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
                 yield replace(plan, grid=on.sms // 2, cluster=(1, 2), stages=ring, by_hand=True)
 
 
-def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware) -> int:
-    """The stages that shared memory has room for."""
+def _stages(
+    p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware, deepest: int = LARGEST_RING
+) -> int:
+    """The stages that shared memory has room for, up to ``deepest`` or more."""
     staged = tile[0] * tile[1] * p.out.dtype.bytes
     staging = {"tma": min(staged, STAGING), "copy": staged, "rows": staged + SPARE}.get(store, 0)
     if store == "tma" and by_columns(p):
@@ -379,7 +386,7 @@ def _stages(p: Problem, tile: tuple[int, int, int], groups: int, store: str, on:
     room = on.shared - _reserved(p, tile, groups) - staging
     # Tiles that share weights are small.
     apart = few_rows.applies(p) and min(cdiv(p.shape[0], tile[0]), cdiv(p.shape[1], tile[1])) > 1
-    most = PROMOTED_RING if p.promote else DEEPEST_RING if apart else LARGEST_RING
+    most = PROMOTED_RING if p.promote else DEEPEST_RING if apart else deepest
     return min(most, room // _stage(p, tile))
 
 
@@ -493,7 +500,7 @@ def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, in
     """Whether every block of ``cluster`` has a tile, and the blocks have data to share or to read from L2
     together.
 
-    Each loads a part of a shared tile: a whole number of swizzle atoms, 8 lines of memory each.
+    Each loads a part of a shared tile: a multiple of 8 lines of memory.
     """
     (m, n, _), (rows, columns, depth), (high, wide) = p.shape, tile, cluster
     if m <= rows * (high - 1) or n <= columns * (wide - 1):

@@ -1,4 +1,4 @@
-"""The model of products of few rows by large weights: fitted to 3,444 times of plans.
+"""The model of products of few rows by large weights: fitted to 3,392 times of plans.
 
 A tile has some of the rows, all of them or a half or a third, and some of the weights.  The time is a smooth
 maximum of what the parts of the machine take, besides what each launch and each tile cost:
@@ -13,7 +13,7 @@ their way, and if the last of several rounds leaves SMs out,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
@@ -25,34 +25,38 @@ if TYPE_CHECKING:
 
 # Products that the model is for: so many rows at most; weights of so many rows, columns and bytes at least.
 ROWS, LEAST, WEIGHTS = 256, 2048, 8e6
+# Stages, at most, of rings whose slots are released without waiting for the next step: longer ones took longer.
+# Bytes of weights that the L2 cache gives up first, at most: more took longer.
+PROMPT_RING, STREAMED = 5, 256e6
 # The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
 # longer it takes at most for the last of several rounds.
-MEMORY, FLIGHT, UNEVEN = 1.12, 2.94e5, 0.117
+MEMORY, FLIGHT, UNEVEN = 1.28, 2.64e5, 0.297
 # Bytes of filled rings beyond which memory gets slower, and how much at twice as many.
-MOST, EXCESS = 13.9e6, 0.167
+MOST, EXCESS = 1.38e7, 0.327
 # The bytes of few rows count less: they come from the L2 cache.
-LESS = 0.3
+LESS = 0.186
 # The share of weights that comes from memory again for each further tile that needs it: if the blocks of a cluster
 # compute them, and otherwise.
-AGAIN, AGAIN_APART = 0.0246, 0.162
+AGAIN, AGAIN_APART = 0.0144, 0.411
 # Nanoseconds that TMA takes for a line from memory, from the cache, and of zeros beyond the last row and beyond
 # the last of the weights; the share of it in an SM whose neighbour is idle, and where blocks share tiles.
-FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.12, 0.125, 2.47, 3.01, 0.4, 0.8
+FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.49, 0.0821, 2.47, 2.85, 0.4, 0.875
 # Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
-L2, PORT, PORT_SHARED = 1.61e13, 2.71e11, 1.98e11
-# Seconds until a slot is filled, its own or shared; slots that are being multiplied.
-LATENCY, LATENCY_SHARED, BUSY = 5.9e-7, 6.49e-7, 2.19
+L2, PORT, PORT_SHARED = 1.56e13, 2.42e11, 3.06e11
+# Seconds until a slot is filled, its own or shared; slots that are being multiplied, and if they are released
+# promptly.
+LATENCY, LATENCY_SHARED, BUSY, BUSY_PROMPT = 6.1e-7, 8.78e-7, 2.47, 2.17
 # Clocks a second at which the tensor cores and shared memory would work.
-TENSOR, SHARED_MEMORY = 1.98e9, 3.35e9
+TENSOR, SHARED_MEMORY = 2.32e9, 4.51e9
 # How much longer all this takes where two, four or eight blocks share tiles.
-PAIRS, FOURS, EIGHTS = 1.05, 1.01, 0.982
+PAIRS, FOURS, EIGHTS = 1.11, 1.01, 0.982
 # The exponent of the smooth maximum.
-SMOOTH = 3.73
+SMOOTH = 3.71
 # Seconds of a launch, of one of clusters, of each step, of each tile, and of an element that is stored by TMA and
 # otherwise.
-START, CLUSTER, STEP, TILE, STORE_TMA, STORE = 1.48e-6, 8.97e-7, 3.09e-9, 2.97e-7, 4.93e-11, 9.86e-11
+START, CLUSTER, STEP, TILE, STORE_TMA, STORE = 1.14e-6, 7.84e-7, 7.84e-9, 2.69e-7, 6.58e-11, 8.42e-11
 # The second kernel: its launch, and the bytes of parts a second.
-ADD, ADD_RATE = 1.18e-6, 4e12
+ADD, ADD_RATE = 1.94e-6, 3.78e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,21 @@ def applies(p: Problem) -> bool:
     )
 
 
+def settled(problem: Problem, plan: Plan) -> Plan:
+    """``plan``, whose blocks release short rings promptly and stream the weights.
+
+    70x4480x5504 took 16.8 us, with slots of two groups that are released promptly 16.3 us, 84x5888x5376 19.4 us,
+    with weights that the L2 cache gives up first 18.5 us.
+    """
+    if plan.kernel != "pipelined" or plan.pack or plan.back:
+        return plan
+    m, n, k = problem.shape
+    prompt = plan.groups > 1 and plan.stages <= PROMPT_RING
+    streamed = ("lhs" if (m > n) != plan.swap else "rhs") if max(m, n) * k * 2 <= STREAMED else ""
+    hand = plan.by_hand or prompt or bool(streamed)
+    return replace(plan, prompt=prompt, streamed=streamed, by_hand=hand)
+
+
 def _placed(p: Problem, plan: Plan) -> FewRows:
     m, n, _ = p.shape
     if plan.swap:
@@ -95,7 +114,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     tasks = cdiv(m, rows * high) * cdiv(n, columns * wide) * plan.split * blocks
     resident = on.resident(blocks)
     rounds, steps, each = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split), depth * size
-    free = max(0.25, plan.stages - BUSY)
+    free = max(0.25, plan.stages - (BUSY_PROMPT if plan.prompt else BUSY))
 
     together = (wide if plan.swap else high) >= f.tiles
     again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART / plan.split)

@@ -22,7 +22,7 @@ class MainLoop:
     ``shares``: slots are released to all blocks of the cluster.  ``shift``: where the scales of the tile's rows
     and columns start in a slot.  ``back``: 1 where the steps go from the last to the first, None where they never
     do.  ``parts``: the tile's columns are summed in so many parts; the first comes with ``full``, the others with
-    ``more``.
+    ``more``.  ``prompt``: a slot is released when it has been multiplied, not after the next one is started.
     """
 
     a: Operand
@@ -42,6 +42,7 @@ class MainLoop:
     shift: Any
     back: Any
     parts: int = 1
+    prompt: bool = False
 
     def plain(self, steps: Any, begin: Any, end: Any) -> Any:
         """One sum, whose multiplications follow each other without a wait for their results."""
@@ -50,6 +51,8 @@ class MainLoop:
             wait(self.full[self.used.slot])
             self._multiply(mc)
             mma.commit()
+            if self.prompt:
+                mma.wait(0)
             trigger(self.empty[self.used.slot], cluster=self.shares)
             self.used.advance()
         return [mc]

@@ -106,6 +106,7 @@ def matmul_by_hand(
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma", LOADED=0,
+    PROMPT=False, STREAMED="",
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
@@ -117,7 +118,8 @@ def matmul_by_hand(
     cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
     STORE: through shared memory by "tma", by TMA in boxes of whole "rows" of the tile, or by a "copy", by TMA to
     ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: all rows of lhs are in one tile, and so
-    many are loaded.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
+    many are loaded.  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
+    read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
     tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
     number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
     of K, so that the data read last are read again while the L2 cache has them.
@@ -151,12 +153,15 @@ def matmul_by_hand(
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
         left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows") if RING_LHS else None
         right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns") if RING_RHS else None
+        evictions = {name: "first" if name == STREAMED else None for name in ("lhs", "rhs")}
         a = Operand(
-            lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s, loaded=LOADED
-        )
+            lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s, loaded=LOADED,
+            evict=evictions["lhs"],
+        )  # fmt: skip
         b = Operand(
-            rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED
-        )
+            rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED,
+            evict=evictions["rhs"],
+        )  # fmt: skip
         if STORE == "turned":
             out_s = shared(TO, TILE_N // PARTED, TILE_M)
         elif STORE != "direct":
@@ -230,7 +235,7 @@ def matmul_by_hand(
             shift = (mine.row, 0) if GROUPED == "rows" else (0, mine.column) if GROUPED else (0, 0)
             main_loop = MainLoop(
                 a, b, full, more, empty, used, part_m, mine, ACC, zero(ACC), multiply(LHS, RHS), WARP_M, columns,
-                shares, tuple(x % QUAD for x in shift), back, PARTED,
+                shares, tuple(x % QUAD for x in shift), back, PARTED, PROMPT,
             )  # fmt: skip
             if PROMOTE:
                 pieces = main_loop.promoted(steps, begin, end)

@@ -47,7 +47,8 @@ class Plan:
     along N) take neighbouring tiles; each loads a part of a shared tile for all of them, or without ``share`` they
     only run at the same time.  ``back``: groups of tiles and K are traversed in alternating directions, in rounds
     of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded, all that there are (0: the
-    whole tile).
+    whole tile).  ``prompt``: a slot is released when its step has been multiplied, not after the next one has been
+    started.  ``streamed``: the operand that is read once, after the swap: the L2 cache gives it up first.
     """
 
     kernel: str
@@ -66,6 +67,8 @@ class Plan:
     by_hand: bool = False
     slots: int = 0
     loaded: int = 0
+    prompt: bool = False
+    streamed: str = ""
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -85,6 +88,7 @@ class Plan:
             values |= {"GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
+            values |= {"PROMPT": self.prompt, "STREAMED": self.streamed}
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
@@ -100,7 +104,8 @@ class Plan:
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))
         parts += ["not shared"] * (not self.share)
         parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
-        parts += [f"{self.loaded} rows loaded"] * bool(self.loaded)
+        parts += [f"{self.loaded} rows loaded"] * bool(self.loaded) + ["prompt release"] * self.prompt
+        parts += [f"{self.streamed} streamed"] * bool(self.streamed)
         parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)

@@ -44,8 +44,8 @@ class Operand:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
     ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.  ``pieces``: the
     tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more rows.  ``loaded``, if not 0:
-    the array has no more rows than this, a multiple of 8 for each block that shares the tile; the tile's further
-    rows are not loaded.
+    the array has no more rows than this, a multiple of 8; the tile's further rows are not loaded.  ``evict``: see
+    `tma.copy`.
     """
 
     array: Any
@@ -60,6 +60,7 @@ class Operand:
     pieces: int = 1
     narrow: bool = False
     loaded: int = 0
+    evict: str | None = None
 
     def issue_load(
         self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None, piece: int = 0
@@ -86,7 +87,7 @@ class Operand:
             there = self.array.view(1, self.depth, self.rows).from_(batch, k * self.depth, start).sqz()
         else:
             there = self.array.subspan(1, self.depth, self.rows).at(batch, k, tile).sqz()
-        tma.copy(there, room, async_=filled, multicast=self.shared)
+        tma.copy(there, room, async_=filled, multicast=self.shared, evict=self.evict)
         if self.scales is not None and piece == 0:
             which = batch if self.scale.batched else 0
             if self.scale.kind == "blocks":
