@@ -66,6 +66,14 @@ def test_nearly_every_sm_has_one_part(shape: tuple[int, int, int]) -> None:
     assert cdiv(n, best.tile[1]) * best.tile[1] - n < 8 * cdiv(n, best.tile[1])
 
 
+@pytest.mark.parametrize("shape", [(128, 72), (300, 96), (200, 200), (64, 136), (65, 500), (512, 80), (131, 463)])
+def test_fewer_rows_and_columns_have_tiles_whose_order_does_not_matter(shape: tuple[int, int]) -> None:
+    p = problem(*shape, 16384)
+    found = [x for x in candidates(p, Hardware()) if x.kernel == "pipelined"]
+    assert long_k.applies(p) and {long_k.overlap(p, x) for x in found} == {True}
+    assert {x.swap for x in found} == {False, True} and all(x.split > 1 for x in found)
+
+
 @pytest.mark.parametrize("layout", ["nt", "tt", "nn", "tn"])
 def test_columns_are_whole_boxes_where_they_are_contiguous(layout: str) -> None:
     for plan in candidates(problem(504, 496, 16384, layout=layout), Hardware()):
@@ -80,5 +88,10 @@ def test_rows_that_tma_cannot_read_are_packed() -> None:
 
 def test_other_products_have_other_plans() -> None:
     p = problem(512, 512, 16384)
-    for other in (replace(p, promote=True), replace(p, outer=p.outer * 2), problem(520, 512, 16384)):
+    for other in (
+        replace(p, promote=True),
+        replace(p, outer=p.outer * 2),
+        problem(520, 512, 16384),
+        problem(64, 128, 65536),
+    ):
         assert not long_k.applies(other)

@@ -1,5 +1,5 @@
 """The plans of products with a long K whose results have some hundred rows and columns, and their model, fitted
-to 670 times of plans for 22 products.
+to 670 times of plans for 22 products of `WIDE` rows and columns in sum or more.
 
 Parts of K give every SM a task.  All read the operands from the L2 cache at the same time, many times as much as
 comes from memory.  What blocks in one group of SMs (GPC) read together, the cache delivers once.  Blocks that
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
 
 # Products that this is for: K so many times the other extents, which are no more than this, and in sum no less.
-LONG, MOST, LEAST = 16, 512, 600
+LONG, MOST, LEAST = 16, 512, 200
+# Products of so many rows and columns in sum have tiles of which the order matters, too; the K of others.
+WIDE, LEAST_K = 600, 16384
 # Rows of tiles with their warpgroups; in how many parts the columns are divided, and how many columns a part has.
 ROWS, PARTS, COLUMNS = ((64, 1), (128, 2)), range(1, 8), (40, 256)
-# The share of the SMs that has a task, at least; steps of a part, at least; columns of tiles that are also loaded
-# in steps of twice the depth, at most.
-BUSY, STEPS, DEEP = 0.75, 4, 128
+# The share of the SMs that has a task, at least, of wide products and of others; steps of a part, at least; parts
+# of K, at most; columns of tiles that are also loaded in steps of twice the depth, at most.
+BUSY, STEPS, SPLIT, DEEP = {True: 0.75, False: 0.45}, 4, 40, 136
 # Blocks that are placed in the same group of SMs.
 NEIGHBOURS = 16
 # Seconds of a launch of both kernels; those for each byte of the parts; what the next kernel gains if it may start
@@ -46,7 +48,10 @@ def applies(p: Problem) -> bool:
     m, n, k = p.shape
     simple = p.batch == 1 and len(p.outer) == 1 and not p.grouped and not p.promote
     types = p.lhs.dtype.bits == p.rhs.dtype.bits == 16
-    return simple and types and max(m, n) <= MOST and m + n >= LEAST and k >= LONG * max(m, n)
+    # Of columns that are contiguous, wgmma reads multiples of 64 only.
+    by_rows = p.lhs_major == p.rhs_major == "row" and k >= LEAST_K
+    sizes = max(m, n) <= MOST and m + n >= (LEAST if by_rows else WIDE) and min(m, n) >= ROWS[0][0]
+    return simple and types and sizes and k >= LONG * max(m, n)
 
 
 def overlap(p: Problem, plan: Plan) -> bool | Literal["before"]:
@@ -63,17 +68,20 @@ def _in_any_order(plan: Plan) -> bool:
 def tiles(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], int, int]]:
     """(tile, warpgroups, parts of K): as many parts as there are SMs for, of tiles of equal numbers of columns."""
     m, n, k = p.shape
-    for rows, groups in ROWS:
-        for parts in PARTS:
-            unit = 8 if p.rhs_major == "row" else 64
-            columns = cdiv(cdiv(n, parts), unit) * unit
+    wide, unit = m + n >= WIDE, 8 if p.rhs_major == "row" else 64
+    widths = dict.fromkeys(cdiv(cdiv(n, parts), unit) * unit for parts in PARTS)
+    if not wide:
+        widths = dict.fromkeys(x + 8 * (x % 16 == 0) for x in widths)
+    for rows, groups in ROWS if wide else ROWS[:1]:
+        for columns in widths:
             count = cdiv(m, rows) * cdiv(n, columns)
-            split = on.sms // count
-            if not COLUMNS[0] <= columns <= COLUMNS[1] or split < 2 or count * split < BUSY * on.sms:
+            most = min(on.sms // count, SPLIT)
+            if not COLUMNS[0] <= columns <= (COLUMNS[1] if wide else NARROW):
                 continue
-            for depth in (64, 128) if rows == 64 and columns <= DEEP else (64,):
-                if cdiv(k, depth) >= STEPS * split:
-                    yield (rows, columns, depth), groups, split
+            for split in (most,) if wide else dict.fromkeys((most, most * 2 // 3)):
+                for depth in (64, 128) if rows == 64 and columns <= DEEP else (64,):
+                    if split > 1 and count * split >= BUSY[wide] * on.sms and cdiv(k, depth) >= STEPS * split:
+                        yield (rows, columns, depth), groups, split
 
 
 def _read(down: int, across: int, split: int, rows: int, columns: int) -> int:
