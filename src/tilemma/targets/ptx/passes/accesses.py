@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from tilemma.atoms import catalogue
+from tilemma.forking import cached_property
 from tilemma.ir import tile as t
 from tilemma.ir.effects import Effect, element_reads, touches, variables_set, written_views
 from tilemma.ir.expr import Element, value_of
@@ -70,6 +71,8 @@ class Accesses:
                 self._loads.setdefault(n.op.fragment.name, []).append(n.op)
             elif isinstance(n.op, t.DeclareFragment):
                 self._plans[n.op.name] = n.op
+        # The instances that reach a body, by the body and their level.
+        self._reaching: dict[tuple[int, Level | None], tuple[Ints, int]] = {}
         self._arrive = {n.op.event.name: n.op.by for n in nodes if isinstance(n.op, t.DeclareEvent)}
         steady, own = constant_variables(tree, nodes)
         found = {id(n): list(self._of(n)) for n in nodes}
@@ -151,12 +154,12 @@ class Accesses:
                 continue
             # cp.async reads its source, and writes, at any time until a wait.
             agent: Agent = "cp.async" if op.plan.engine == "cp.async" else "thread"
-            start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
+            start = self._instances(node, level)[0]
             future = op.future if agent == "cp.async" else None
             yield Access(node, view.base.name, view, write, agent, start, threads, future=future)
 
     def _by_tma(self, node: Node, op: t.Copy, level: Level) -> Iterator[Access]:
-        start = np.zeros(1, dtype=np.int64) if level.kind == "block" else self._starts(node, level)
+        start = self._instances(node, level)[0]
         if op.dst.base.space is Space.SHARED:
             event = op.event.event.name if op.event is not None else None
             yield Access(node, op.src.base.name, op.src, False, "tma", start, 1, event=event)
@@ -234,22 +237,32 @@ class Accesses:
     def _scope(self, node: Node) -> tuple[Ints, int]:
         """The instances of the innermost level here, and the threads of one."""
         chain = node.parent.chain
-        if not chain:
-            return np.zeros(1, dtype=np.int64), self.tree.threads
-        op = chain[-1].op
-        assert isinstance(op, t.Parallel) and op.level is not None
-        return self._starts(node, op.level), op.level.threads
+        op = chain[-1].op if chain else None
+        assert op is None or isinstance(op, t.Parallel)
+        return self._instances(node, None if op is None else op.level)
 
     def _collective(self, node: Node) -> tuple[Ints, int]:
         """The instances of the innermost group here; outside every group those of each warp."""
         for p in reversed(node.parent.chain):
             assert isinstance(p.op, t.Parallel) and p.op.level is not None
             if p.op.level.kind == "group":
-                return self._starts(node, p.op.level), p.op.level.threads
-        return np.arange(0, self.tree.threads, 32, dtype=np.int64), 32
+                return self._instances(node, p.op.level)
+        return self._warps
 
-    def _starts(self, node: Node, level: Level) -> Ints:
-        """The first threads of the innermost instances of ``level`` that reach ``node``."""
+    @cached_property
+    def _warps(self) -> tuple[Ints, int]:
+        return np.arange(0, self.tree.threads, WARP, dtype=np.int64), WARP
+
+    def _instances(self, node: Node, level: Level | None) -> tuple[Ints, int]:
+        """The first threads of the innermost instances of ``level`` that reach ``node``; the threads of one."""
+        key = id(node.parent), level
+        if key not in self._reaching:
+            level = None if level is not None and level.kind == "block" else level
+            threads = self.tree.threads if level is None else level.threads
+            self._reaching[key] = self._starts(node, level), threads
+        return self._reaching[key]
+
+    def _starts(self, node: Node, level: Level | None) -> Ints:
         body = node.parent
         for depth in range(len(body.chain), 0, -1):
             op = body.chain[depth - 1].op
