@@ -136,6 +136,15 @@ class FakeDriver:
     def is_capturing(self, stream: int) -> bool:
         return stream in self.capturing
 
+    def graph(self, start: Any) -> Any:
+        return start
+
+    def replay(self, graph: Any, stream: int) -> None:
+        graph(stream)
+
+    def forget(self, graph: Any) -> None:
+        pass
+
     def stream_number(self, stream: int) -> int:
         return stream
 

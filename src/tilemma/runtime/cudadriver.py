@@ -115,6 +115,9 @@ class Driver(Protocol):
     def elapsed(self, start: Any, stop: Any) -> float: ...
     def synchronize(self, stream: int) -> None: ...
     def is_capturing(self, stream: int) -> bool: ...
+    def graph(self, start: Callable[[int], None]) -> Any: ...
+    def replay(self, graph: Any, stream: int) -> None: ...
+    def forget(self, graph: Any) -> None: ...
     def stream_number(self, stream: int) -> int: ...
     def pointer_device(self, pointer: int) -> int: ...
 
@@ -390,6 +393,30 @@ class CudaDriver:
     def is_capturing(self, stream: int) -> bool:
         status = self._call("cuStreamIsCapturing", self._streams.get(stream) or self._stream(stream))
         return bool(status != self._cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def graph(self, start: Callable[[int], None]) -> Any:
+        """The launches that ``start(stream)`` enqueues, to be replayed."""
+        stream = self._call("cuStreamCreate", int(self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        try:
+            mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            self._call("cuStreamBeginCapture", stream, mode)
+            try:
+                start(int(stream))
+            finally:
+                captured = self._call("cuStreamEndCapture", stream)
+            try:
+                return self._call("cuGraphInstantiate", captured, 0)
+            finally:
+                self._call("cuGraphDestroy", captured)
+        finally:
+            self._streams.pop(int(stream), None)
+            self._call("cuStreamDestroy", stream)
+
+    def replay(self, graph: Any, stream: int) -> None:
+        self._call("cuGraphLaunch", graph, self._streams.get(stream) or self._stream(stream))
+
+    def forget(self, graph: Any) -> None:
+        self._call("cuGraphExecDestroy", graph)
 
     def stream_number(self, stream: int) -> int:
         """A number that no other stream of the process has or had."""
