@@ -298,7 +298,7 @@ class _Mover(ABC):
         """Whether the element may be accessed: it is inside the view and inside the array."""
         index = self.index(view, chunk, element)
         ok = self.inside_view(view, index)
-        return self.lo.e.both(ok, self._of(view).at(index).valid)
+        return self.lo.e.both(ok, self._of(view).valid(index))
 
     @abstractmethod
     def whole(self, chunks: Sequence[Chunk]) -> None:
@@ -465,11 +465,16 @@ class _LoadStore(_Mover):
                 valid = e.both(chunk.exists, self.valid(self.op.src, chunk, k))
                 if valid is not True:
                     e.do(f"mov.{_REGISTER[kind]}", (reg,), (Imm(0, _REGISTER[kind]),))
-                self._transfer("ld", self.op.src, self.at(self.op.src, chunk, k).address, (reg,), kind, valid)
+                self._transfer("ld", self.op.src, self._element(self.op.src, chunk, k), (reg,), kind, valid)
                 loaded.append((chunk, k, reg))
         for chunk, k, reg in loaded:
             valid = e.both(chunk.exists, self.valid(self.op.dst, chunk, k))
-            self._transfer("st", self.op.dst, self.at(self.op.dst, chunk, k).address, (reg,), kind, valid)
+            self._transfer("st", self.op.dst, self._element(self.op.dst, chunk, k), (reg,), kind, valid)
+
+    def _element(self, view: View, chunk: Chunk, k: int) -> Mem:
+        """The address of a chunk's element: `whole` moves a chunk as a vector, whose elements lie side by side."""
+        first = self.at(view, chunk).address
+        return Mem(first.base, first.offset + k * self.size)
 
     def _transfer(
         self, way: str, view: View, address: Mem, regs: tuple[Reg, ...], kind: str, guard: Reg | bool

@@ -264,13 +264,22 @@ class Places:
     def at(self, index: Sequence[Linear], *, check: bool = True) -> Place:
         return _place(self.lo, self.view, self.coordinates(index), check)
 
+    def valid(self, index: Sequence[Linear]) -> Reg | bool:
+        """Whether an element is inside the array; those of a tile in shared memory are."""
+        return self.view.base.space is not Space.GLOBAL or _valid(self.lo, self.view, self.coordinates(index))
+
+
+def _valid(lo: Lowering, view: View, coords: Sequence[Linear]) -> Reg | bool:
+    here = tuple(coords)
+    key = ("inside", view.base.name, view.reshape, here)
+    return lo.e.cse(key, lambda: inside(lo, view.base_shape, here))
+
 
 def _place(lo: Lowering, view: View, coords: Sequence[Linear], check: bool) -> Place:
     match view.base.space:
         case Space.GLOBAL:
             e, buffer = lo.e, view.base
-            here, key = tuple(coords), ("inside", buffer.name, view.reshape, tuple(coords))
-            valid = e.cse(key, lambda: inside(lo, view.base_shape, here)) if check else True
+            valid = _valid(lo, view, coords) if check else True
             at = tuple(base_coordinates(lo, view, coords))
             address = e.cse(("address", buffer.name, at), lambda: global_address(lo, buffer, at))
             return Place(Space.GLOBAL, address, valid)
