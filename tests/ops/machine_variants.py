@@ -102,7 +102,7 @@ FAMILIES = {
 def kind(p: Plan) -> tuple[Any, ...]:
     """What two plans share whose kernels differ in sizes alone."""
     shape = p.kernel, p.tile, p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
-    return *shape, p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots
+    return *shape, p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
 
 
 # What is computed: the family, the plan, and a run under one schedule that returns what is wrong.

@@ -208,7 +208,7 @@ def choosable() -> list[Plan]:
         plan = replace(plan, raster=1 if plan.back else plan.raster)
         split = plan.split > 1
         kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back
-        kind += plan.by_hand, plan.loaded
+        kind += plan.by_hand, plan.loaded, plan.prompt, plan.streamed
         found.setdefault(kind, plan)
     return list(found.values())
 
