@@ -102,7 +102,8 @@ FAMILIES = {
 def kind(p: Plan) -> tuple[Any, ...]:
     """What two plans share whose kernels differ in sizes alone."""
     shape = p.kernel, p.tile, p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
-    return *shape, p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
+    same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed, p.turns
+    return *shape, *same
 
 
 # What is computed: the family, the plan, and a run under one schedule that returns what is wrong.

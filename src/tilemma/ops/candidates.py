@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import few_rows, long_k
+from tilemma.ops import batch_plans, few_rows, long_k
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, by_columns, packed, packs, transposed, transposed_product
 from tilemma.ops.plan import (
@@ -256,7 +256,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
-                for cluster, share in CLUSTERS:
+                for cluster, share in (*CLUSTERS, *batch_plans.clusters(p, tile, how)):
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
                     if cluster != (1, 1) and (p.grouped or large or (wide, groups) not in usual):
                         continue
@@ -269,7 +269,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1) or how == "copy"
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:
-                            yield replace(found, by_hand=hand or bool(pack), pack=pack)
+                            yield batch_plans.in_turns(p, replace(found, by_hand=hand or bool(pack), pack=pack))
 
 
 def _parts(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
@@ -369,10 +369,11 @@ def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
             if stages < 2 or not fits_registers(p, wide, groups, "rows", 1) or columns > MOST_IN_ROWS[rows]:
                 continue
             plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, 1, "rows")
-            yield plan
+            yield batch_plans.in_turns(p, plan)
             if rows > 64 and n > columns:
                 ring = min(stages, SHARED_RING)
-                yield replace(plan, grid=on.sms // 2, cluster=(1, 2), stages=ring, by_hand=True)
+                pair = replace(plan, grid=on.sms // 2, cluster=(1, 2), stages=ring, by_hand=True)
+                yield batch_plans.in_turns(p, pair)
 
 
 def _stages(

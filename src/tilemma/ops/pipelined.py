@@ -105,8 +105,8 @@ def matmul_by_hand(
     BIAS="N", OUT="B", OUT0="M", OUT1="N",
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
-    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, STORE="tma", LOADED=0,
-    PROMPT=False, STREAMED="",
+    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, STORE="tma",
+    LOADED=0, PROMPT=False, STREAMED="",
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
@@ -122,7 +122,8 @@ def matmul_by_hand(
     read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
     tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
     number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
-    of K, so that the data read last are read again while the L2 cache has them.
+    of K, so that the data read last are read again while the L2 cache has them.  TURNS: in each
+    round the tasks are those of other blocks.
     """
     M, N = out.shape[1], out.shape[2]
     if STORE == "turned":
@@ -285,6 +286,16 @@ def matmul_by_hand(
                 source, target = (x.subspan(done.shape[0], width).at(0, column // width) for x in (staged, there))
                 dma.copy(source, target)
 
+        def in_turn(t: Any) -> Any:
+            """The task instead of ``t``: the tasks of a round are divided otherwise than those of the one before.
+
+            Where tiles at an edge take less time, blocks that always have these would leave the others behind.
+            """
+            if not TURNS:
+                return t
+            begin = t - first
+            return select(begin + pace <= count, begin + (first + t // pace) % pace, t)
+
         def iterates_backward(t: Any) -> Any:
             """Whether task ``t`` goes from the last step to the first."""
             return t // teams % 2 if BACK else None
@@ -363,7 +374,7 @@ def matmul_by_hand(
                     load_tile(only, filled)
                 else:
                     for t in foreach(count, start=first, step=pace):
-                        load_tile(tasks.task(t), filled, iterates_backward(t))
+                        load_tile(tasks.task(in_turn(t)), filled, iterates_backward(t))
             # The compiler cannot know that two warpgroups store to different places where tiles start at any row,
             # or are found by a division.  As one role they would wait for each other after every tile.
             apart = GROUPED or STORE == "copy" or LOADED
@@ -379,7 +390,7 @@ def matmul_by_hand(
                         compute_tile(only, used, part)
                     else:
                         for t in foreach(count, start=first, step=pace):
-                            compute_tile(tasks.task(t), used, part, iterates_backward(t))
+                            compute_tile(tasks.task(in_turn(t)), used, part, iterates_backward(t))
 
     if CLUSTERED:
         for first in parallel(teams, level="cluster", overlap=True):

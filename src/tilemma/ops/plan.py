@@ -49,6 +49,7 @@ class Plan:
     of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded, all that there are (0: the
     whole tile).  ``prompt``: a slot is released when its step has been multiplied, not after the next one has been
     started.  ``streamed``: the operand that is read once, after the swap: the L2 cache gives it up first.
+    ``turns``: blocks have other tiles of a product in each round.
     """
 
     kernel: str
@@ -69,6 +70,7 @@ class Plan:
     loaded: int = 0
     prompt: bool = False
     streamed: str = ""
+    turns: bool = False
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -88,7 +90,7 @@ class Plan:
             values |= {"GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
-            values |= {"PROMPT": self.prompt, "STREAMED": self.streamed}
+            values |= {"PROMPT": self.prompt, "STREAMED": self.streamed, "TURNS": self.turns}
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
@@ -106,6 +108,7 @@ class Plan:
         parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
         parts += [f"{self.loaded} rows loaded"] * bool(self.loaded) + ["prompt release"] * self.prompt
         parts += [f"{self.streamed} streamed"] * bool(self.streamed)
+        parts += ["in turns"] * self.turns
         parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
