@@ -76,8 +76,10 @@ GOOD = """kernel f(global f16 a[M, K], n: s32) {
 """
 
 
-def test_text_reads_as_written() -> None:
-    assert print_kernel(parse_kernel(GOOD)) == GOOD
+@pytest.mark.parametrize("overlap", ["", " {overlap = true}", ' {overlap = "before"}'])
+def test_text_reads_as_written(overlap: str) -> None:
+    text = GOOD.replace("  }\n}", f"  }}{overlap}\n}}")
+    assert print_kernel(parse_kernel(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,7 @@ def test_text_reads_as_written() -> None:
         ("    alloc", "    allocate", IRSyntax, 3, 5, "an operation"),
         ("shared f16 s[", "shard f16 s[", IRSyntax, 3, 11, "a memory space"),
         ("  }\n}\n", "  }\n", IRSyntax, 6, 1, "an operation"),
+        ("  }\n}", '  } {overlap = "after"}\n}', IRSyntax, 5, 16, "one of before"),
         ("}\n}\n", "}\n}\nx", IRSyntax, 7, 1, "the end"),
     ],
 )

@@ -180,6 +180,11 @@ class Parser(Scanner):
             return self.fragment()
         if str in kinds and text.startswith('"'):
             return self.quoted(forms.QUOTED.match)
+        if bool in kinds and not text.startswith('"'):
+            return self.boolean()
+        for kind in kinds:
+            if typing.get_origin(kind) is typing.Literal:
+                return self.single(kind)
         for kind, opening in (
             (lane.Special, "@"),
             (lane.Mem, "["),
