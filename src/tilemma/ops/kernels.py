@@ -30,7 +30,7 @@ def inside(tile: Any, tiles: Any, size: int, extent: Any) -> tuple[Any, Any]:
     """(first, count): where tile ``tile`` of ``tiles`` starts along an axis, and how much of it is its own.
 
     The last starts earlier, to end where the array ends, and the one before stores only what the last does not:
-    TMA takes fifty times as long for a row beyond the edge as for one in the L2 cache.
+    TMA takes longer for a line of zeros beyond the edge than for one in the L2 cache (the model of `few_rows`).
     """
     # A multiple of eight keeps the alignment of rows.
     last = cdiv(tm.math.max(extent - size, 0), 8) * 8

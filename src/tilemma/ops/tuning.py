@@ -1,7 +1,7 @@
 """Tuning: the fastest plan for a call, found by measurement.
 
 The plans that the model ranks first, and the best of other tiles, are compiled and timed in a few rounds.  Then
-the neighbours of the fastest two are.  The fastest few of all are timed once more, in turns with the model's
+the neighbours of the fastest three are.  The fastest few of all are timed once more, in turns with the model's
 choice: a plan that was the fastest by chance does not win.
 """
 

@@ -144,9 +144,9 @@ def _check_shares(op: Copy, outer: list[Axis], layout: SharedLayoutPlan, shares:
         what = f"its {n} rows cannot be divided among {shares} blocks" + f" in multiples of {unit}" * (unit > 1)
         rule = f"as many rows for each block of the cluster, in multiples of {SHARED_ALIGNMENT} bytes"
     if what:
-        taller = ", or use a taller tile" if len(outer) == 1 else ""
+        other = f", or use a tile of a multiple of {unit * shares} rows" if len(outer) == 1 else ""
         multicast = spelled(op.span, "`.multicast`", "`multicast=True`")
-        raise refuse(what, rule, f"leave {multicast} out{taller}")
+        raise refuse(what, rule, f"leave {multicast} out{other}")
 
 
 def _outer_extents(
