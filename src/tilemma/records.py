@@ -193,16 +193,36 @@ def _refuse_delete(self: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-@cache
-def _names(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls))
+_copying: dict[type[Any], tuple[Callable[[Any], Any], dict[str, int], Callable[..., None]]] = {}
+
+
+def _copied(cls: type[Any]) -> tuple[Callable[[Any], Any], dict[str, int], Callable[..., None]]:
+    """The values of the fields of a record, each one's place among them, and ``__init__`` with all by place."""
+    found: list[Any] = sorted(fields(cls), key=lambda f: bool(f.kw_only))
+    names = [f.name for f in found]
+    values: Callable[[Any], Any] = attrgetter(*names, "__class__")  # of one name, it returns the value itself
+    init: Any = cls.__init__
+    if not isinstance(init, FunctionType) or init.__code__.co_filename != _FILE:
+        raise TypeError(f"{cls.__name__} is not a record with fields")
+    code = init.__code__.replace(co_argcount=len(names) + 1, co_kwonlyargcount=0)
+    known = values, {name: i for i, name in enumerate(names)}, FunctionType(code, init.__globals__)
+    _copying[cls] = known
+    return known
 
 
 def replace(x: _T, /, **changes: Any) -> _T:
     """`dataclasses.replace` of a record: that function asks each field what it is."""
-    cls: Any = type(x)
-    made: _T = cls(**{**{name: getattr(x, name) for name in _names(cls)}, **changes})
+    cls: Any = x.__class__
+    get, places, fill = _copying.get(cls) or _copied(cls)
+    *values, _ = get(x)
+    for name, value in changes.items():
+        values[places[name]] = value
+    made: _T = _new(cls)
+    fill(made, *values)
     return made
+
+
+_new: Any = object.__new__
 
 
 def _state(self: Any) -> list[Any]:

@@ -10,6 +10,7 @@ undeclared cannot be defined.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -104,13 +105,14 @@ class Effective(Parted):
     Each class declares its ``execution``.
     """
 
-    __slots__ = ("_reads", "_touches")
+    __slots__ = ("_operands", "_reads", "_touches")
     # The effect of each field, for each effect the fields that have it, and the fields that hold operations.
     fields_touched: ClassVar[tuple[tuple[str, Effect], ...]]
     fields_with: ClassVar[dict[Effect, tuple[str, ...]]]
     body_fields: ClassVar[tuple[str, ...]]
     execution: ClassVar[Execution]
     _touches: tuple[Touch, ...]
+    _operands: dict[Effect, list[Any]]
     _reads: tuple[Element | FragmentElement, ...]
 
     def __init_subclass__(cls) -> None:
@@ -161,15 +163,25 @@ def _items(v: Any) -> tuple[Any, ...]:
     return () if v is None else v if isinstance(v, tuple) else (v,)
 
 
-def touched_as(op: Op, effect: Effect) -> list[Any]:
+def touched_as(op: Op, effect: Effect) -> Sequence[Any]:
     """The operands of ``op`` itself with (at least) ``effect``."""
-    found: list[Any] = []
-    for name in type(op).fields_with[effect]:
-        v = getattr(op, name)
-        if isinstance(v, tuple):
-            found += v
-        elif v is not None:
-            found.append(v)
+    names = type(op).fields_with[effect]
+    if not names:
+        return ()
+    try:
+        known = op._operands
+    except AttributeError:
+        known = {}
+        object.__setattr__(op, "_operands", known)
+    found = known.get(effect)
+    if found is None:
+        found = known[effect] = []
+        for name in names:
+            v = getattr(op, name)
+            if isinstance(v, tuple):
+                found += v
+            elif v is not None:
+                found.append(v)
     return found
 
 
@@ -242,7 +254,7 @@ def written(op: Op) -> list[str]:
     return [name_of(x) for x in touched_as(op, Effect.WRITE)]
 
 
-def declared(op: Op) -> list[Any]:
+def declared(op: Op) -> Sequence[Any]:
     """The declarations of ``op`` itself: variables, indices, buffers, events, fragments and futures by name."""
     return touched_as(op, Effect.DECLARE)
 

@@ -56,6 +56,8 @@ def with_fields(op: _O, changes: Mapping[str, Any]) -> _O:
 
 def with_bodies(op: Op, f: Callable[[Body], Body]) -> Op:
     """``op`` with ``f`` applied to each body inside it; itself where that changes none."""
+    if not type(op).body_fields:
+        return op
     changes = {name: new for name, inner in bodies(op) if (new := f(inner)) is not inner}
     return with_fields(op, changes)
 
@@ -64,9 +66,8 @@ def rewrite(body: Body, f: Callable[[Op], Op | Body]) -> Body:
     """``body`` with ``f`` applied to every operation, innermost first; ``f`` may return several or none."""
     out: list[Op] = []
     for op in body:
-        changes = {name: rewrite(inner, f) for name, inner in bodies(op)}
-        if any(getattr(op, name) is not new for name, new in changes.items()):
-            op = with_fields(op, changes)
+        if type(op).body_fields:
+            op = with_bodies(op, lambda inner: rewrite(inner, f))
         result = f(op)
         if isinstance(result, tuple):
             out.extend(result)
@@ -111,9 +112,23 @@ def map_expressions(op: Op, f: Callable[[Expr], Expr]) -> Op:
             return v if all(a is b for a, b in zip(v, new, strict=True)) else new
         return v
 
-    held = (name for name in field_names(op) if name not in type(op).body_fields and name != "span")
-    changes = {name: mapped(getattr(op, name)) for name in held}
-    return with_fields(op, {k: v for k, v in changes.items() if v is not getattr(op, k)})
+    changes: dict[str, Any] = {}
+    for name in _own_fields(op):
+        v = getattr(op, name)
+        if type(v) not in _PLAIN and (new := mapped(v)) is not v:
+            changes[name] = new
+    return with_fields(op, changes)
+
+
+_OWN: dict[type[Op], tuple[str, ...]] = {}
+
+
+def _own_fields(op: Op) -> tuple[str, ...]:
+    """The fields that may hold expressions: not those that hold operations."""
+    kind = type(op)
+    if kind not in _OWN:
+        _OWN[kind] = tuple(n for n in field_names(op) if n not in kind.body_fields and n != "span")
+    return _OWN[kind]
 
 
 def substituted(body: Body, table: dict[str, Expr]) -> Body:
@@ -126,7 +141,7 @@ def expressions(op: Op) -> tuple[Expr, ...]:
     try:
         return op._parts
     except AttributeError:
-        values = [getattr(op, name) for name in field_names(op) if name != "span"]
+        values = [getattr(op, name) for name in _own_fields(op)]
         found = tuple([e for v in values if type(v) not in _PLAIN for e in _held(v)])
         object.__setattr__(op, "_parts", found)
         return found

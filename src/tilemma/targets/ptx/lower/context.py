@@ -118,6 +118,8 @@ class Lowering:
     # The constant part of the first descriptor with the same variable part, in bytes from the start of shared
     # memory.
     descriptor_bases: dict[object, int] = field(default_factory=dict)
+    # What shared addresses that differ in constants alone have in common: see `memory.shared_address`.
+    shared_families: dict[object, Any] = field(default_factory=dict)
     # The current offset of each buffer whose name rotates, in bytes from the start of shared memory.
     rotating: dict[str, Reg] = field(default_factory=dict)
     value_numbers: ValueNumbering = field(default_factory=ValueNumbering)

@@ -459,21 +459,29 @@ class _LoadStore(_Mover):
         e = self.lo.e
         kind = _PIECES[self.size]
         loaded = []
+        sources: dict[int, Mem] = {}
+        targets: dict[int, Mem] = {}
         for chunk in chunks:
             for k in range(self.chunks.elements):
                 reg = e.reg("moved", _REGISTER[kind])
                 valid = e.both(chunk.exists, self.valid(self.op.src, chunk, k))
                 if valid is not True:
                     e.do(f"mov.{_REGISTER[kind]}", (reg,), (Imm(0, _REGISTER[kind]),))
-                self._transfer("ld", self.op.src, self._element(self.op.src, chunk, k), (reg,), kind, valid)
+                self._transfer(
+                    "ld", self.op.src, self._element(self.op.src, chunk, k, sources), (reg,), kind, valid
+                )
                 loaded.append((chunk, k, reg))
         for chunk, k, reg in loaded:
             valid = e.both(chunk.exists, self.valid(self.op.dst, chunk, k))
-            self._transfer("st", self.op.dst, self._element(self.op.dst, chunk, k), (reg,), kind, valid)
+            self._transfer("st", self.op.dst, self._element(self.op.dst, chunk, k, targets), (reg,), kind, valid)
 
-    def _element(self, view: View, chunk: Chunk, k: int) -> Mem:
-        """The address of a chunk's element: `whole` moves a chunk as a vector, whose elements lie side by side."""
-        first = self.at(view, chunk).address
+    def _element(self, view: View, chunk: Chunk, k: int, known: dict[int, Mem]) -> Mem:
+        """The address of a chunk's element: `whole` moves a chunk as a vector, whose elements lie side by side.
+
+        ``known``: the addresses of first elements."""
+        first = known.get(id(chunk))
+        if first is None:
+            first = known[id(chunk)] = self.at(view, chunk).address
         return Mem(first.base, first.offset + k * self.size)
 
     def _transfer(

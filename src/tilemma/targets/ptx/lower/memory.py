@@ -186,9 +186,21 @@ def _placed(lo: Lowering, view: View) -> tuple[SharedLayoutPlan, Linear]:
 
 def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Linear, col_bytes: Linear) -> Mem:
     """The address operand of byte ``col_bytes`` of row ``row``."""
+    key = plan.swizzle_atom, plan.pitch, plan.rows, base.terms, row.terms, col_bytes.terms
+    family = lo.shared_families.get(key)
+    if family is None:
+        family = _family(lo.e, len(lo.shared_families), plan, row.variable, col_bytes.variable)
+        lo.shared_families[key] = family
+    found = family.address(lo, base, row.const, col_bytes.const)
+    if found is not None:
+        return found
+    total, flip, offset = swizzled(lo.e, plan.swizzle_atom, line_offset(lo.e, plan, row, col_bytes))
+    return _operand(lo, base, total, flip, offset)
+
+
+def _operand(lo: Lowering, base: Linear, total: Linear, flip: int, offset: int) -> Mem:
+    """The address of what `swizzled` gives, in a buffer at ``base``."""
     e = lo.e
-    line = line_offset(e, plan, row, col_bytes)
-    total, flip, offset = swizzled(e, plan.swizzle_atom, line)
     offset += base.const
     if flip and _changes_more_often(e, base, total):
         # The lane's part is the same for all buffers of the ring: it is flipped outside the loop.
@@ -207,6 +219,58 @@ def shared_address(lo: Lowering, plan: SharedLayoutPlan, base: Linear, row: Line
     if flip:
         reg = e.pure("xor.b32", "b32", reg, Imm(flip, "b32"), hint="addr")
     return Mem(reg, offset + total.const)
+
+
+@record
+class SharedFamily:
+    """Shared addresses that differ in constants alone, of which a tile has dozens: what they have in common.
+
+    ``line``: the variable part of the offset before the swizzle, for columns whose constant exceeds a multiple of
+    the atom by less than ``most`` bytes; ``bits``: those that may be set in what is swizzled of it.
+    """
+
+    number: int
+    plan: SharedLayoutPlan
+    line: Linear
+    most: int
+    bits: int
+
+    def address(self, lo: Lowering, base: Linear, row: int, col_bytes: int) -> Mem | None:
+        """The address with these constants; None where it has to be computed by itself."""
+        atom, mask = self.plan.swizzle_atom, _MASKS[self.plan.swizzle_atom]
+        if atom == 0:
+            line = row * self.plan.pitch + col_bytes
+        else:
+            column, rest = divmod(col_bytes, atom)
+            if rest >= self.most or not 0 <= col_bytes < 2**30:
+                return None
+            line = column * (self.plan.rows * atom) + row * atom + rest
+        if self.bits & line % _PERIOD:
+            return None
+        flip = (line ^ line % _PERIOD >> 3) & mask
+
+        def first() -> Mem | None:
+            total, _, _ = swizzled(lo.e, atom, self.line)
+            if not flip and lo.e.range_of(total + base.variable)[0] < 0:
+                return None
+            return _operand(lo, base.variable, total, flip, 0)
+
+        found = lo.e.cse(("shared address", self.number, flip), first)
+        return found and Mem(found.base, found.offset + (line & ~mask) + base.const)
+
+
+def _family(e: Emitter, number: int, plan: SharedLayoutPlan, row: Linear, col_bytes: Linear) -> SharedFamily:
+    """That of rows and columns with these variable parts."""
+    atom = plan.swizzle_atom
+    if atom == 0:
+        return SharedFamily(number, plan, row * plan.pitch + col_bytes, 0, 0)
+    column, rest = col_bytes.split(atom)
+    line = column.divided(atom) * (plan.rows * atom) + row * atom + rest
+    bits = _possible_bits(e, Linear(tuple([t for t in line.terms if t[1] % _PERIOD]))) if _MASKS[atom] else 0
+    least, most = e.range_of(col_bytes)
+    low, high = e.range_of(rest)
+    divides = low >= 0 and least >= -(2**30) and most < 2**30
+    return SharedFamily(number, plan, line, atom - high if divides else 0, bits)
 
 
 def _changes_more_often(e: Emitter, base: Linear, lane: Linear) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilemma.dtypes import DType
 from tilemma.ir import tile
+from tilemma.ir.expr import value_of
 from tilemma.ir.lane import Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space
 from tilemma.targets.ptx.lower.context import Lowering, RegisterTile, lowers
@@ -31,8 +32,23 @@ def lower_store(lo: Lowering, op: tile.Store) -> None:
         store_matrices(lo, op, found)
         return
     places = Places(lo, op.dst)
+    certain = _certainly_inside(lo, op, found, where)
     for atom in found.regs:
-        _store_atom(lo, op, found, where, atom, vector, places)
+        _store_atom(lo, op, found, where, atom, vector, places, certain)
+
+
+def _certainly_inside(lo: Lowering, op: tile.Store, found: RegisterTile, where: LaneLayout) -> bool:
+    """Whether every element lies inside the view, in shared memory, which is seen without looking at each."""
+    if op.dst.base.space is not Space.SHARED or op.rows is not None or op.columns is not None:
+        return False
+    rows, columns = where.operand.shape
+    last = (
+        lo.e.range_of(where.row)[1] + max(i for i, _ in found.regs) * rows + max(r for r, _ in where.values),
+        lo.e.range_of(where.col)[1] + max(j for _, j in found.regs) * columns + max(c for _, c in where.values),
+    )
+    extents = [value_of(axis.extent) for axis in op.dst.axes]
+    at = last[::-1] if op.transpose else last
+    return all(n is not None and i < n for i, n in zip(at, extents, strict=True))
 
 
 def _store_atom(
@@ -43,6 +59,7 @@ def _store_atom(
     atom: tuple[int, int],
     vector: int,
     places: Places,
+    certain: bool,
 ) -> None:
     size = storage_bytes(op.dst.base)
     operand = where.operand
@@ -60,7 +77,7 @@ def _store_atom(
         while count % step:
             step -= 1
         for v in range(first, first + count, step):
-            _store_run(lo, op, found, atom, range(v, v + step), positions[v : v + step], places)
+            _store_run(lo, op, found, atom, range(v, v + step), positions[v : v + step], places, certain)
 
 
 def _runs(positions: Sequence[Position], transposed: bool) -> list[tuple[int, int]]:
@@ -86,11 +103,12 @@ def _store_run(
     values: range,
     positions: Sequence[Position],
     places: Places,
+    certain: bool,
 ) -> None:
     """Store the values of one run: with one access if all of them may be written, else one by one."""
     e, have, want = lo.e, found.plan.dtype, op.dst.dtype
     words = words_of(lo, found, atom, values, want)
-    allowed = [_allowed(lo, op, at, places) for at in positions]
+    allowed = [certain or _allowed(lo, op, at, places) for at in positions]
     everything: Reg | bool = True
     for ok in allowed:
         everything = e.both(everything, ok, hint="all")
