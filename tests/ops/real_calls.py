@@ -40,6 +40,8 @@ from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 # Bytes around each array.
 MARGIN = 256
+# The share of drawn plans that become one of their neighbours.
+NEAR = 0.3
 # Poison of integers; floats have NaN.
 POISON = 113
 # Small extents differ from large ones by multiples of this: a stride keeps its alignment to 16 bytes.
@@ -49,7 +51,7 @@ UNIT = 16
 
 
 def plan_of(problem: Problem, seed: int = 0) -> Plan:
-    """The model's choice, or with a ``seed`` any plan that could compute the problem."""
+    """The model's choice, or with a ``seed`` any plan that tuning could try."""
     found = ranked(problem, Hardware())
     if not seed:
         return found[0].plan
@@ -58,7 +60,9 @@ def plan_of(problem: Problem, seed: int = 0) -> Plan:
         p = e.plan
         kind = p.kernel, p.split > 1, p.swap, p.cluster, p.by_hand, p.store, p.loaded > 0
         kinds.setdefault(kind, []).append(p)
-    return rng.choice(kinds[rng.choice(sorted(kinds, key=str))])
+    plan = rng.choice(kinds[rng.choice(sorted(kinds, key=str))])
+    near = neighbours(problem, plan, found, Hardware())
+    return rng.choice(near) if near and rng.random() < NEAR else plan
 
 
 def compiled(problem: Problem, plan: Plan, arch: str = "sm_90a") -> list[str]:

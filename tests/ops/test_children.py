@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
+from typing import TypeVar
 
 import pytest
 
-from tilemma.ops.children import results_of
+from tilemma.ops.children import Children
+
+R = TypeVar("R")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
@@ -37,12 +41,27 @@ def soon(seconds: float = 20.0) -> float:
     return time.perf_counter() + seconds
 
 
+def collected(children: Children[int, R], until: float) -> dict[int, R]:
+    """The results until none is left or it is ``until``."""
+    found: dict[int, R] = {}
+    while children.waiting and time.perf_counter() < until:
+        found |= dict(children.receive(until))
+    return found
+
+
 def test_children_share_the_items() -> None:
     def work(x: int) -> tuple[int, int]:
         time.sleep(0.02)
         return x * x, os.getpid()
 
-    found = dict(results_of(work, range(8), 2, soon()))
+    with closing(Children(work, 2, soon())) as children:
+        for x in range(4):
+            children.send(x)
+        found = collected(children, soon())
+        # They go on, with what comes later.
+        for x in range(4, 8):
+            children.send(x)
+        found |= collected(children, soon())
     assert {x: square for x, (square, _) in found.items()} == {x: x * x for x in range(8)}
     assert len({pid for _, pid in found.values()}) == 2 and os.getpid() not in {pid for _, pid in found.values()}
 
@@ -54,7 +73,17 @@ def test_a_child_that_fails_takes_only_its_item_along() -> None:
         time.sleep(0.05)
         return x
 
-    assert sorted(dict(results_of(work, range(4), 2, soon()))) == [0, 2, 3]
+    with closing(Children(work, 2, soon())) as children:
+        for x in range(4):
+            children.send(x)
+        assert sorted(collected(children, soon())) == [0, 2, 3] and children.alive
+
+
+def test_nothing_is_expected_of_children_that_have_all_ended() -> None:
+    with closing(Children(lambda _: os._exit(1), 2, soon())) as children:
+        for x in range(300):
+            children.send(x)
+        assert not collected(children, soon()) and not children.alive and not children.waiting
 
 
 def test_late_children_are_ended(forked: list[int]) -> None:
@@ -64,17 +93,20 @@ def test_late_children_are_ended(forked: list[int]) -> None:
         time.sleep(0 if x == 0 else 60)
         return x
 
-    found = dict(results_of(work, range(3), 3, soon(0.3)))
-    assert list(found) == [0] and time.perf_counter() - begin < 20
+    with closing(Children(work, 3, soon(0.3))) as children:
+        for x in range(3):
+            children.send(x)
+        assert list(collected(children, soon(0.3))) == [0] and time.perf_counter() - begin < 20
     check_ended(forked)
 
 
-def test_an_abandoned_search_leaves_no_child(forked: list[int]) -> None:
+def test_items_that_would_be_late_are_not_started(forked: list[int]) -> None:
     def work(x: int) -> int:
-        time.sleep(0 if x == 0 else 60)
+        time.sleep(0.2)
         return x
 
-    results = results_of(work, range(3), 2, soon())
-    assert next(results) == (0, 0)
-    results.close()
+    with closing(Children(work, 1, soon(0.3))) as children:
+        for x in range(3):
+            children.send(x)
+        assert list(collected(children, soon())) == [0] and not children.alive
     check_ended(forked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.Mon
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     monkeypatch.setattr(plans, "_winners", {})
     monkeypatch.setattr(tuning, "MEASURED", 2)
-    monkeypatch.setattr(tuning, "NEIGHBOURS", 1)
+    monkeypatch.setattr(tuning, "neighbours", lambda *_: [])
     a, b = array(70, 64), array(64, 80)
     ops.matmul(a, b, tune=True)
     measured = len(fake.launches)
@@ -179,11 +180,19 @@ def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.Mon
 
 def test_the_models_plan_stays_where_others_are_hardly_faster() -> None:
     first, other = Plan("tiles", (64, 64, 64), 1), PIPELINED
-    assert tuning.winner({first: [1.015, 1.015, 9.0] * 2, other: [1.0, 1.0, 0.1] * 2}, first) == first
-    assert tuning.winner({first: [1.05, 1.05, 0.1] * 2, other: [1.0, 1.0, 9.0] * 2}, first) == other
-    # Faster in one half of the rounds only.
-    assert tuning.winner({first: [1.05, 1.05, 0.99, 0.99], other: [1.0] * 4}, first) == first
-    assert tuning.winner({other: [1.0]}, first) == other
+
+    def of(*races: dict[Plan, list[float]]) -> Plan:
+        return tuning.winner(races, first)
+
+    assert of({first: [1.001, 1.001, 9.0] * 2, other: [1.0, 1.0, 0.1] * 2}) == first
+    assert of({first: [1.05, 1.05, 0.1] * 2, other: [1.0, 1.0, 9.0] * 2}) == other
+    # Faster in one half of the rounds only, or in one of two ways to measure.
+    assert of({first: [1.05, 1.05, 0.99, 0.99], other: [1.0] * 4}) == first
+    assert of({first: [1.05] * 4, other: [1.0] * 4}, {first: [0.99] * 4, other: [1.0] * 4}) == first
+    third = replace(other, stages=other.stages + 1)
+    fast, slow = {first: [1.0] * 4, other: [0.5] * 4, third: [0.9] * 4}, {first: [1.0] * 4, other: [1.1] * 4}
+    assert of(fast, {**slow, third: [0.95] * 4}) == third
+    assert of({other: [1.0]}) == other
 
 
 def test_numpy_arrays_are_never_kept() -> None:

@@ -308,7 +308,7 @@ def test_tiles_of_groups_have_64_rows_of_each_warpgroup() -> None:
 def test_tuning_tries_the_plain_text_of_groups() -> None:
     p = grouped(8, 8192, 4096, 4096)
     known = ranked(p, H200)
-    near = neighbours(p, variants(known)[0], known)
+    near = neighbours(p, variants(known)[0], known, H200)
     found = [x for x in near if x.kernel == "pipelined" and not x.by_hand]
     (step,) = steps(p, found[0])
     assert step.kernel.build(**step.constants).arrays

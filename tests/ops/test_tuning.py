@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -14,10 +15,11 @@ from products import problem
 
 from tilemma import kernels
 from tilemma.compiler import Ready
-from tilemma.ops import arguments, tuning
+from tilemma.ops import arguments, compiling, tuning
 from tilemma.ops.candidates import ranked
 from tilemma.ops.kernels import matmul_tiles
 from tilemma.ops.plan import Hardware, Plan
+from tilemma.ops.race import Race
 from tilemma.runtime import DeviceArray, cuda_device, cudadriver
 from tilemma.runtime.arrays import describe
 
@@ -49,13 +51,16 @@ def test_plans_that_would_be_late_are_not_compiled(
             clock.running -= 1
         return list(calls)
 
-    monkeypatch.setattr(tuning, "time", clock)
-    monkeypatch.setattr(tuning, "WAITING", 1)
-    monkeypatch.setattr(tuning, "_launches", launches)
-    monkeypatch.setattr(tuning, "_calls", lambda problem, plan: ([plan], {}))
+    monkeypatch.setattr(compiling, "time", clock)
+    monkeypatch.setattr(compiling, "WAITING", 1)
+    monkeypatch.setattr(compiling, "launches_of", launches)
+    monkeypatch.setattr(compiling, "calls_of", lambda problem, plan: ([plan], {}))
     wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in range(20)]
     problem: Any = None
-    found = [(plan, ready()) for plan, _, ready in tuning._compiled_here(problem, wanted, 1.5)]
+    compiler, found = compiling.Threads(problem, 1.5), []
+    for plan in wanted:
+        compiler.send(plan)
+        found += [(x.plan, x.launches()) for x in compiler.receive(1.5)]
     assert found == [(x, [x]) for x in wanted[:count]]
     assert clock.running == 0
 
@@ -93,20 +98,25 @@ def test_children_compile_for_their_parent(monkeypatch: pytest.MonkeyPatch, tmp_
         return ready(*args)
 
     monkeypatch.setattr(kernels, "ready", counted)
-    monkeypatch.setattr(tuning, "cores", lambda: 4)
+    monkeypatch.setattr(compiling, "cores", lambda: 4)
     wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in (21, 22, 23)]
     with cudadriver.using(FakeDriver()):
         a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 64), (64, 80), (70, 80)))
         call = arguments.Call(describe(a), describe(b))
-        race = tuning.Race(arguments.problem(call, describe(out), made=False), (), 1, lambda: None, print)
-        assert set(race.enter(wanted, time.perf_counter() + 60)) == set(wanted) and not own
-        assert set(race.ready) == set(wanted)
+        race = Race(arguments.problem(call, describe(out), made=False), (), 1, lambda: None, print)
+        compiler = compiling.compiler(race.problem, time.perf_counter() + 60)
+        with contextlib.closing(compiler):
+            for plan in wanted:
+                compiler.send(plan)
+            while compiler.waiting:
+                race.enter(compiler.receive(time.perf_counter() + 60))
+        assert set(race.ready) == set(wanted) and not own
 
 
 def test_neighbours_have_other_numbers_of_parts_and_stages() -> None:
     p = problem(88, 144, 32384)
     found = ranked(p, Hardware())
     plan = found[0].plan
-    near = tuning.neighbours(p, plan, found)
+    near = tuning.neighbours(p, plan, found, Hardware())
     assert {plan.split - 1, plan.split + 1} <= {x.split for x in near if x.tile == plan.tile}
     assert plan.stages - 1 in {x.stages for x in near} and plan not in near

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 # Seconds that children have for removing their files.
 ENDING = 0.2
-# More items than this have no number of one byte.
-MOST = 256
+# Bytes of an item, at most: a pipe of any system takes so many as a whole.
+SIZE = 512
 
 
 def cores() -> int:
@@ -26,56 +27,102 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def results_of(work: Callable[[T], R], items: Sequence[T], count: int, deadline: float) -> Iterator[tuple[T, R]]:
-    """(item, work(item)) as they come from ``count`` children of this process, until ``deadline`` (perf_counter).
+class Children(Generic[T, R]):
+    """``count`` children of this process, which compute ``work(item)`` for the items that they are sent.
 
     A child begins with the state that this process has now.  It must not use the GPU.  It starts no item that
-    would be late if it took as long as its others.  A child that fails, hangs or is late ends without a result.
+    would be later than ``deadline`` (perf_counter) if it took as long as its others.  A child that fails takes its
+    item along.
     """
-    items = items[:MOST]
-    tickets, fill = os.pipe()
-    os.write(fill, bytes(range(len(items))))
-    os.close(fill)
-    children: dict[Connection, int] = {}
-    try:
-        for _ in range(min(count, len(items))):
-            reader, writer = Pipe(duplex=False)
-            with warnings.catch_warnings():
-                # Of threads in this process: a child that waits for one is ended in time.
-                warnings.simplefilter("ignore")
-                child = os.fork()
-            if child == 0:
-                _serve(work, items, tickets, writer, deadline)
-            writer.close()
-            children[reader] = child
-        while children and (left := deadline - time.perf_counter()) > 0:
-            for reader in cast(list["Connection"], wait(list(children), left)):
+
+    def __init__(self, work: Callable[[T], R], count: int, deadline: float) -> None:
+        self._items, self._fill = os.pipe()
+        os.set_blocking(self._fill, False)
+        self._sent: list[T] = []
+        self._done = 0
+        self._children: dict[Connection, int] = {}
+        try:
+            for _ in range(count):
+                self._start(work, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, work: Callable[[T], R], deadline: float) -> None:
+        reader, writer = Pipe(duplex=False)
+        with warnings.catch_warnings():
+            # Of threads in this process: a child that waits for one is ended in time.
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            os.close(self._fill)
+            _serve(work, self._items, writer, deadline)
+        writer.close()
+        self._children[reader] = child
+
+    @property
+    def waiting(self) -> int:
+        """Items that were sent and have not come back, nor will never."""
+        return len(self._sent) - self._done if self._children else 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a child."""
+        return bool(self._children)
+
+    def send(self, item: T) -> None:
+        """Give an item to the next child that is free; none gets it if too many wait already."""
+        message = pickle.dumps((len(self._sent), item))
+        assert len(message) <= SIZE, item
+        with suppress(BlockingIOError):
+            os.write(self._fill, message.ljust(SIZE, b"\0"))
+            self._sent.append(item)
+
+    def receive(self, until: float) -> list[tuple[T, R]]:
+        """(item, work(item)) of those that have been computed; waits for one until ``until`` (perf_counter)."""
+        found: list[tuple[T, R]] = []
+        while self.waiting:
+            left = 0.0 if found else max(0.0, until - time.perf_counter())
+            readers = cast(list["Connection"], wait(list(self._children), left))
+            for reader in readers:
                 try:
-                    number, result = reader.recv()
+                    answer = reader.recv()
                 except Exception:  # it has ended, perhaps within a result
+                    answer, self._done = None, self._done + 1
+                if answer is None:
                     reader.close()
-                    _end([children.pop(reader)])
+                    _end([self._children.pop(reader)])
                 else:
-                    yield items[number], result
-    finally:
-        os.close(tickets)
-        for reader in children:
+                    self._done += 1
+                    found.append((self._sent[answer[0]], answer[1]))
+            if not readers:
+                break
+        return found
+
+    def close(self) -> None:
+        """End the children."""
+        os.close(self._items)
+        os.close(self._fill)
+        for reader in self._children:
             reader.close()
-        _end(list(children.values()))
+        _end(list(self._children.values()))
+        self._children.clear()
 
 
-def _serve(
-    work: Callable[[Any], Any], items: Sequence[Any], tickets: int, out: Connection, end: float
-) -> NoReturn:
-    """Compute items, whose numbers are read from ``tickets``, and leave."""
+def _serve(work: Callable[[Any], Any], items: int, out: Connection, end: float) -> NoReturn:
+    """Compute the items that come, and leave."""
     try:
         signal.signal(signal.SIGTERM, _leave)
         # The parent's objects are its own: none is collected here.
         gc.freeze()
         longest = 0.0
-        while (begin := time.perf_counter()) + longest < end and (ticket := os.read(tickets, 1)):
-            out.send((ticket[0], work(items[ticket[0]])))
+        while time.perf_counter() + longest < end and (message := os.read(items, SIZE)):
+            if (begin := time.perf_counter()) + longest >= end:
+                break
+            number, item = pickle.loads(message)
+            out.send((number, work(item)))
             longest = max(longest, time.perf_counter() - begin)
+        out.send(None)
     finally:
         # No handler of the parent's runs, and no buffer of its files is written twice.
         os._exit(0)

@@ -1,0 +1,164 @@
+"""Plans that are compiled for a measurement, by child processes or by threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tilemma import dtypes
+from tilemma.kernels import Kernel, best_arch
+from tilemma.ops.children import Children, cores
+from tilemma.ops.operand_layouts import transposed_product
+from tilemma.ops.plan import Plan
+from tilemma.ops.problem import Problem
+from tilemma.ops.steps import steps, workspaces
+from tilemma.ops.transfer import Made, adopt, make
+from tilemma.ops.workspace import allocate
+from tilemma.runtime import PreparedLaunch, assembly_arch, cuda_device
+from tilemma.runtime.arrays import ArrayRef, describe, row_major
+
+# Child processes that compile, at most and at least; threads otherwise, which wait for the assembler.
+CHILDREN, FEWEST_CHILDREN, WAITING = 24, 3, 4
+# Plans that each child has: the one that it compiles, and the next.
+AHEAD = 2
+# Where children see the arrays that only a plan needs: an aligned address.
+NOWHERE = 1 << 40
+
+Calls = list[tuple[Kernel, tuple[Any, ...], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan, the arrays that it works in, and a function for its launches: it raises the plan's error."""
+
+    plan: Plan
+    work: Mapping[str, Any]
+    launches: Callable[[], list[PreparedLaunch]]
+
+
+def calls_of(
+    problem: Problem, plan: Plan, work: Mapping[str, Any] | None = None
+) -> tuple[Calls, Mapping[str, Any]]:
+    """The kernel calls of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
+    planned = transposed_product(problem) if plan.swap else problem
+    work = allocate(planned, plan, problem.lhs) if work is None else work
+    found = []
+    for step in steps(planned, plan, {n: x if isinstance(x, ArrayRef) else describe(x) for n, x in work.items()}):
+        args = tuple(x._replace(writable=True) if isinstance(x, ArrayRef) else x for x in step.args)
+        found.append((step.kernel, args, step.constants))
+    return found, work
+
+
+def launches_of(calls: Calls) -> list[PreparedLaunch]:
+    return [x for kernel, args, values in calls for x in kernel.on("cuda").prepare(*args, **values)]
+
+
+class Forked:
+    """Children of this process compile; this one goes on."""
+
+    def __init__(self, problem: Problem, count: int, deadline: float) -> None:
+        device = cuda_device(problem.lhs.device[1])
+        target = best_arch(device.compute_capability)
+        work = partial(_make, problem, target, assembly_arch(target, device))
+        self._problem, self._room = problem, AHEAD * count
+        self._children: Children[Plan, list[Made]] = Children(work, count, deadline)
+
+    @property
+    def room(self) -> int:
+        """Plans that can be sent now."""
+        return self._room - self._children.waiting if self._children.alive else 0
+
+    @property
+    def waiting(self) -> int:
+        """Plans that were sent and will come."""
+        return self._children.waiting
+
+    def send(self, plan: Plan) -> None:
+        self._children.send(plan)
+
+    def receive(self, until: float) -> list[Compiled]:
+        """The plans that are ready; waits for one until ``until`` (perf_counter)."""
+        found = []
+        for plan, made in self._children.receive(until):
+            calls, work = calls_of(self._problem, plan)
+            for (kernel, *_), each in zip(calls, made, strict=False):
+                adopt(kernel, each)
+            # What a child could not compile is compiled again, for its error.
+            found.append(Compiled(plan, work, partial(launches_of, calls)))
+        return found
+
+    def close(self) -> None:
+        self._children.close()
+
+
+def _make(problem: Problem, target: str, where: str, plan: Plan) -> list[Made]:
+    """The kernels of a plan, compiled in a child process; none if that fails."""
+    with contextlib.suppress(Exception):
+        planned = transposed_product(problem) if plan.swap else problem
+        work = {
+            name: problem.lhs._replace(
+                pointer=NOWHERE, shape=shape, strides=row_major(shape), dtype=dtypes.dtype(dtype), owner=None
+            )
+            for name, (shape, dtype) in workspaces(planned, plan).items()
+        }
+        return [make(target, where, *call) for call in calls_of(problem, plan, work)[0]]
+    return []
+
+
+@dataclass
+class Threads:
+    """Threads of this process compile, `WAITING` plans at a time: they wait for the assembler, which runs in
+    processes of its own.  None is left running, since measurements would wait for its thread."""
+
+    problem: Problem
+    deadline: float
+    _sent: deque[Plan] = field(default_factory=deque)
+    _longest: float = 0.0
+
+    @property
+    def room(self) -> int:
+        return WAITING - len(self._sent)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._sent) if time.perf_counter() + self._longest < self.deadline else 0
+
+    def send(self, plan: Plan) -> None:
+        self._sent.append(plan)
+
+    def receive(self, until: float) -> list[Compiled]:
+        """The plans that were sent, those that will be ready by the deadline if they take as long as others."""
+        found: list[tuple[Plan, Mapping[str, Any], list[Future[list[PreparedLaunch]]]]] = []
+        with ThreadPoolExecutor(WAITING) as pool:
+            begin = time.perf_counter()
+            while self.waiting:
+                plan = self._sent.popleft()
+                calls, work = calls_of(self.problem, plan)
+                found.append((plan, work, [pool.submit(launches_of, [call]) for call in calls]))
+            for _, _, each in found:
+                futures.wait(each)
+            self._longest = max(self._longest, time.perf_counter() - begin)
+        return [Compiled(plan, work, partial(_together, each)) for plan, work, each in found]
+
+    def close(self) -> None:
+        self._sent.clear()
+
+
+def _together(found: list[Future[list[PreparedLaunch]]]) -> list[PreparedLaunch]:
+    return [x for each in found for x in each.result()]
+
+
+def compiler(problem: Problem, deadline: float) -> Forked | Threads:
+    """What compiles plans until ``deadline`` (perf_counter)."""
+    count = min(CHILDREN, cores() - 1)
+    if count < FEWEST_CHILDREN or not hasattr(os, "fork"):
+        return Threads(problem, deadline)
+    return Forked(problem, count, deadline)
