@@ -114,6 +114,9 @@ class FakeDriver:
     def copy_to_host(self, target: int, source: int, size: int) -> None:
         ctypes.memmove(target, source, size)
 
+    def copy(self, target: int, source: int, size: int) -> None:
+        ctypes.memmove(target, source, size)
+
     def fill(self, pointer: int, value: int, size: int) -> None:
         ctypes.memset(pointer, value, size)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from tilemma.runtime.arrays import ArrayRef, describe, row_major
 CHILDREN, FEWEST_CHILDREN, WAITING = 24, 3, 4
 # Plans that each child has: the one that it compiles, and the next.
 AHEAD = 2
-# Where children see the arrays that only a plan needs: an aligned address.
+# Where children see the arrays that only a plan needs: at multiples of this, each at its own.
 NOWHERE = 1 << 40
 
 Calls = list[tuple[Kernel, tuple[Any, ...], dict[str, Any]]]
@@ -40,8 +39,10 @@ class Compiled:
     """A plan, the arrays that it works in, and a function for its launches: it raises the plan's error."""
 
     plan: Plan
-    work: Mapping[str, Any]
-    launches: Callable[[], list[PreparedLaunch]]
+    work: Mapping[str, Any] = field(default_factory=dict)
+    launches: Callable[[], list[PreparedLaunch]] = list
+    # What is wrong with the plan.
+    error: str = ""
 
 
 def calls_of(
@@ -69,7 +70,7 @@ class Forked:
         target = best_arch(device.compute_capability)
         work = partial(_make, problem, target, assembly_arch(target, device))
         self._problem, self._room = problem, AHEAD * count
-        self._children: Children[Plan, list[Made]] = Children(work, count, deadline)
+        self._children: Children[Plan, list[Made] | str] = Children(work, count, deadline)
 
     @property
     def room(self) -> int:
@@ -88,10 +89,12 @@ class Forked:
         """The plans that are ready; waits for one until ``until`` (perf_counter)."""
         found = []
         for plan, made in self._children.receive(until):
+            if isinstance(made, str):
+                found.append(Compiled(plan, error=made))
+                continue
             calls, work = calls_of(self._problem, plan)
-            for (kernel, *_), each in zip(calls, made, strict=False):
+            for (kernel, *_), each in zip(calls, made, strict=True):
                 adopt(kernel, each)
-            # What a child could not compile is compiled again, for its error.
             found.append(Compiled(plan, work, partial(launches_of, calls)))
         return found
 
@@ -99,18 +102,19 @@ class Forked:
         self._children.close()
 
 
-def _make(problem: Problem, target: str, where: str, plan: Plan) -> list[Made]:
-    """The kernels of a plan, compiled in a child process; none if that fails."""
-    with contextlib.suppress(Exception):
+def _make(problem: Problem, target: str, where: str, plan: Plan) -> list[Made] | str:
+    """The kernels of a plan, compiled in a child process, or why that fails."""
+    try:
         planned = transposed_product(problem) if plan.swap else problem
         work = {
             name: problem.lhs._replace(
-                pointer=NOWHERE, shape=shape, strides=row_major(shape), dtype=dtypes.dtype(dtype), owner=None
+                pointer=i * NOWHERE, shape=shape, strides=row_major(shape), dtype=dtypes.dtype(dtype), owner=None
             )
-            for name, (shape, dtype) in workspaces(planned, plan).items()
+            for i, (name, (shape, dtype)) in enumerate(workspaces(planned, plan).items(), 1)
         }
         return [make(target, where, *call) for call in calls_of(problem, plan, work)[0]]
-    return []
+    except Exception as e:
+        return str(getattr(e, "message", e))
 
 
 @dataclass

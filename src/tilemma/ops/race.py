@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import TilemmaError
 from tilemma.ops.compiling import Compiled, calls_of, launches_of
 from tilemma.ops.plan import Plan
@@ -19,13 +20,14 @@ from tilemma.runtime.arrays import ArrayRef, stream_source
 
 # The fewest rounds of a measurement; those before the first that counts.
 FEWEST, WARMING = 3, 1
-# At most so many copies of the operands besides the caller's, and bytes of them; copies where so many would fit
-# in half of the L2 cache; the alignment of each.
-COPIES, SPREAD, CACHED, UNIT = 11, 96 << 20, 3, 256
+# At most so many copies of the operands besides the caller's, and bytes of all; copies where so many would fit in
+# half of the L2 cache; the alignment of each.
+COPIES, SPREAD, CACHED, UNIT = 11, 120 << 20, 3, 256
 # The L2 cache is emptied by a write of so many times its size, which lasts until the launches are enqueued.
 FLUSH = 10
-# Calls at a time where there are copies of the operands, and otherwise, if one is predicted to take fewer seconds.
-CALLS, REPEATED, SHORT = 12, 4, 2e-4
+# Calls at a time, at most and at least, and seconds that they take together if there are more; products that are
+# predicted to take so many seconds are only called once at a time.
+CALLS, REPEATED, TOGETHER, LONG = 12, 4, 1.5e-3, 4e-4
 
 
 @dataclass
@@ -41,7 +43,9 @@ class Contestant:
 class Race:
     """Plans for ``problem``, timed one call at a time or ``calls``, these on it and on ``copies`` of its operands.
 
-    ``say``: prints why a plan cannot run.
+    ``say``: prints why a plan cannot run.  Many calls are a graph: the host takes longer to launch small ones.  It
+    is replayed twice, and the second time counts: as in a program, the L2 cache holds what the calls before have
+    left.  Before a single call it is emptied.
     """
 
     problem: Problem
@@ -60,6 +64,9 @@ class Race:
         found = []
         for each in plans:
             try:
+                if each.error:
+                    self.say(f"{each.plan}: {each.error}")
+                    continue
                 self.ready[each.plan] = Contestant([each.launches()], each.work)
                 found.append(each.plan)
             except TilemmaError as e:
@@ -68,12 +75,10 @@ class Race:
         return found
 
     def _starter(self, plan: Plan, single: bool) -> Callable[[int], None]:
-        """Starts one call by a plan, or all; small ones as a graph: the host takes longer to launch them."""
+        """Starts one call by a plan, or all."""
         own, driver = self.ready[plan], self.device.driver
-        if single or (not self.copies and self.calls == 1):
+        if single:
             return partial(_start, own.launches[:1])
-        if not self.copies:
-            return partial(_start, own.launches[:1] * self.calls)
         if own.graph is None:
             own.launches += [launches_of(calls_of(p, plan, own.work)[0]) for p in self.copies]
             turns = [own.launches[i % len(own.launches)] for i in range(self.calls)]
@@ -82,6 +87,7 @@ class Race:
         return partial(driver.replay, own.graph)
 
     def close(self) -> None:
+        """Forget the graphs."""
         with self.device.active():
             for each in self.ready.values():
                 if each.graph is not None:
@@ -90,24 +96,24 @@ class Race:
     def run(
         self, plans: Sequence[Plan], rounds: int, deadline: float, single: bool = False
     ) -> dict[Plan, list[float]]:
-        """The times of a call by each plan: of all calls or a ``single`` one, the L2 cache emptied before the
-        first, in rounds that run each plan once; `FEWEST` rounds at least."""
+        """The times of a call by each plan, of all calls or a ``single`` one, in rounds that run each plan once;
+        `FEWEST` rounds at least."""
         times: dict[Plan, list[float]] = {p: [] for p in plans}
         starters = {p: self._starter(p, single) for p in plans}
-        graphs, calls = bool(self.copies) and not single, 1 if single else self.calls
+        calls = 1 if single else self.calls
         driver, size = self.device.driver, FLUSH * max(self.device.l2_bytes, 1)
         stream = stream_source(self.problem.lhs)()
         with self.device.active():
             driver.synchronize(stream)
-            place = driver.allocate(size)
+            place = driver.allocate(size) if single else 0
             try:
                 start, stop = driver.event(), driver.event()
                 for number in range(-WARMING, rounds):
                     for plan, starter in starters.items():
-                        # The write empties the cache, and keeps the device busy while the host enqueues launches.
-                        driver.fill_async(place, 0, size, stream)
-                        if graphs:
-                            # What the cache holds of that is written to memory meanwhile.
+                        if single:
+                            # This also keeps the device busy while the host enqueues launches.
+                            driver.fill_async(place, 0, size, stream)
+                        else:
                             starter(stream)
                         driver.record(start, stream)
                         starter(stream)
@@ -119,7 +125,8 @@ class Race:
                     if number >= FEWEST - 1 and time.perf_counter() > deadline:
                         break
             finally:
-                driver.free(place)
+                if single:
+                    driver.free(place)
         return times
 
 
@@ -130,25 +137,29 @@ def _start(calls: Sequence[Sequence[PreparedLaunch]], stream: int) -> None:
 
 @contextlib.contextmanager
 def copied(problem: Problem) -> Iterator[list[Problem]]:
-    """``problem`` for other operands of the same shapes, whose values do not matter: as many as together exceed
-    the L2 cache, at most `COPIES`, and none for large operands."""
+    """``problem`` for copies of its operands: as many as together with these exceed the L2 cache, at most
+    `COPIES`, and none for large operands."""
     operands = problem.lhs, problem.rhs
     rooms = [-(-_span(x) // UNIT) * UNIT + UNIT for x in operands]
     device = cuda_device(problem.lhs.device[1])
     most = CACHED if 2 * COPIES * sum(rooms) < device.l2_bytes else COPIES
-    count = min(most, SPREAD // sum(rooms))
+    count = min(most, cdiv(SPREAD, sum(rooms)) - 1)
     if count < 1 or any(s < 0 for x in operands for s in x.strides):
         yield []
         return
     with device.active():
-        # Zeros: what other programs left there could be slower to multiply.
-        place = device.driver.allocate_zeroed(count * sum(rooms))
+        device.driver.synchronize(stream_source(problem.lhs)())
+        place = device.driver.allocate(count * sum(rooms))
     try:
         found, at = [], place
         for _ in range(count):
             moved = []
             for x, room in zip(operands, rooms, strict=True):
-                moved.append(x._replace(pointer=at + x.pointer % UNIT, owner=None))
+                there = at + x.pointer % UNIT
+                # The time depends on the values: the clock is higher where bits change less.
+                with device.active():
+                    device.driver.copy(there, x.pointer, _span(x))
+                moved.append(x._replace(pointer=there, owner=None))
                 at += room
             found.append(replace(problem, lhs=moved[0], rhs=moved[1]))
         yield found

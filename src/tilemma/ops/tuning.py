@@ -30,17 +30,17 @@ from tilemma.runtime import PreparedLaunch
 
 # How many of the model's plans are tried; how many of the fastest plans have neighbours that are tried, and how
 # many are measured at last, besides the model's.
-MEASURED, FASTEST, FINALISTS = 32, 3, 5
-# Seconds after the begin: no plan that would be ready later is compiled, and the last are measured until then, at
-# least as long as this.
-SEARCHING, MEASURING, LEAST = 1.42, 1.75, 0.12
+MEASURED, FASTEST, FINALISTS = 40, 4, 6
+# Seconds after the begin: no plan that would be ready later is compiled, but the model's choice is awaited until
+# the second; the last are measured until the third, at least as long as this.
+SEARCHING, WAITING, MEASURING, LEAST = 1.42, 1.7, 1.75, 0.12
 # Plans that are timed together; rounds of the first measurements, in at most so many seconds, and of the last.
 TOGETHER, TRIAL, TRYING, ROUNDS = 8, 5, 0.1, 61
-# Results with so many rows and columns at least: one call is timed at a time, too.  It also shows how a plan
-# starts and ends.
-LARGE = 512
+# One call is timed at a time, too, of results with so many rows and columns, and of batches whose operands have so
+# many bytes: at first, where it is predicted to take so many seconds.
+LARGE, WIDE, SLOW = 512, 60e6, 2e-5
 # How much faster than the model's choice another plan has to be, over all rounds, and in each half of them.
-MARGIN, HALF = 0.008, 0.002
+MARGIN, HALF = 0.005, 0.0
 # Plans that the model predicts to take so many times the least are not measured.
 HOPELESS = 2.0
 # Neighbours: tile rows that blocks walk together; columns more or less; how many plans with the nearest tiles and
@@ -115,15 +115,15 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
     progress = Progress(console=console, transient=True)
     with progress, copied(problem) as copies, contextlib.ExitStack() as alive:
         task = progress.add_task("measuring plans", total=MEASURING)
-        calls = race.CALLS if copies else race.REPEATED if found[0].seconds < race.SHORT else 1
+        calls = min(race.CALLS, max(race.REPEATED, 1 + len(copies), int(race.TOGETHER / found[0].seconds)))
         contest = Race(
             problem, copies, calls,
             lambda: progress.update(task, completed=time.perf_counter() - begin), lambda text: console.print(text),
         )  # fmt: skip
         alive.callback(contest.close)
         search = Search(problem, found, contest)
-        search.run(begin + SEARCHING)
-        if not contest.ready:
+        search.run(begin + SEARCHING, begin + WAITING)
+        if search.first not in search.ratios:
             return search.first
         until = max(begin + MEASURING, time.perf_counter() + LEAST)
         return search.decide(until)
@@ -139,6 +139,7 @@ class Search:
     tried: set[Plan] = field(default_factory=set)
     # The median of each plan's times over those of the plan that all are compared with.
     ratios: dict[Plan, float] = field(default_factory=dict)
+    near: dict[Plan, list[Plan]] = field(default_factory=dict)
 
     @property
     def first(self) -> Plan:
@@ -146,17 +147,27 @@ class Search:
         return self.found[0].plan
 
     @cached_property
+    def variants(self) -> list[Plan]:
+        return variants(self.found)
+
+    @cached_property
     def on(self) -> Hardware:
         return hardware(self.problem.out.device)
 
-    @property
-    def single(self) -> bool:
-        """Whether one call is timed at a time."""
-        p = self.problem
-        return bool(p.grouped) or (p.batch * len(p.outer) == 1 and min(p.shape[:2]) >= LARGE)
+    @cached_property
+    def ways(self) -> tuple[bool, ...]:
+        """Whether one call is timed at a time: first, and what is measured at last, too."""
+        p, seconds = self.problem, self.found[0].seconds
+        if seconds > race.LONG:
+            return (True,)
+        m, n, k = p.shape
+        wide = p.batch > 1 and p.batch * (m + n) * k * p.lhs.dtype.bytes > WIDE
+        if not (p.grouped or wide or min(m, n) >= LARGE):
+            return (False,)
+        return (True, False) if seconds > SLOW else (False, True)
 
-    def run(self, deadline: float) -> None:
-        """Compile and time plans until ``deadline`` (perf_counter)."""
+    def run(self, deadline: float, last: float) -> None:
+        """Compile and time plans until ``deadline`` (perf_counter); await the model's choice until ``last``."""
         compiler = compiling.compiler(self.problem, deadline)
         with contextlib.closing(compiler):
             new: list[Plan] = []
@@ -166,11 +177,12 @@ class Search:
                 while compiler.room > 0 and (plan := next(wanted, None)) is not None:
                     self.tried.add(plan)
                     compiler.send(plan)
-                more = compiler.waiting > 0 and time.perf_counter() < deadline
+                until = deadline if base else last
+                more = compiler.waiting > 0 and time.perf_counter() < until
                 if more:
-                    new += self.race.enter(compiler.receive(deadline))
-                if base is None and new and (self.first in new or not more):
-                    base = self.first if self.first in new else new[0]
+                    new += self.race.enter(compiler.receive(until))
+                if base is None and self.first in new:
+                    base = self.first
                     self.ratios[base] = 1.0
                 if base is not None and new and (len(new) >= TOGETHER or not more):
                     self._time(base, [p for p in new if p != base])
@@ -179,29 +191,30 @@ class Search:
                     return
 
     def _time(self, base: Plan, plans: Sequence[Plan]) -> None:
-        times = self.race.run([base, *plans], TRIAL, time.perf_counter() + TRYING, self.single)
+        times = self.race.run([base, *plans], TRIAL, time.perf_counter() + TRYING, self.ways[0])
         self.ratios |= _ratios(times, base)
 
     def _wanted(self) -> Iterator[Plan]:
         """The plans to be tried next: by turns neighbours of the fastest, and the model's."""
         fastest = sorted(self.ratios, key=lambda p: self.ratios[p])[:FASTEST] or [self.first]
-        near = (neighbours(self.problem, p, self.found, self.on) for p in fastest)
-        lists = itertools.zip_longest(variants(self.found), *near)
+        for p in fastest:
+            if p not in self.near:
+                self.near[p] = neighbours(self.problem, p, self.found, self.on)
+        lists = itertools.zip_longest(self.variants, *(self.near[p] for p in fastest))
         plans = itertools.chain([self.first], *lists)
         return (p for p in plans if p is not None and p not in self.tried)
 
     def decide(self, until: float) -> Plan:
         """The fastest of the fastest, measured until ``until``."""
         order = sorted(self.ratios, key=lambda p: self.ratios[p])
-        last = [self.first] * (self.first in self.ratios)
-        last += [p for p in order if p != self.first][:FINALISTS]
+        last = [self.first, *[p for p in order if p != self.first][:FINALISTS]]
         if len(last) == 1:
             return last[0]
-        if not self.single or (not self.race.copies and self.race.calls == 1):
-            return winner([self.race.run(last, ROUNDS, until, self.single)], self.first)
-        half = (time.perf_counter() + until) / 2
-        single = self.race.run(last, ROUNDS, half, single=True)
-        return winner([single, self.race.run(last, ROUNDS, until)], self.first)
+        races = []
+        for i, single in enumerate(self.ways):
+            now = time.perf_counter()
+            races.append(self.race.run(last, ROUNDS, now + (until - now) / (len(self.ways) - i), single))
+        return winner(races, self.first)
 
 
 def _ratios(times: Mapping[Plan, Sequence[float]], base: Plan) -> dict[Plan, float]:
@@ -212,12 +225,11 @@ def _ratios(times: Mapping[Plan, Sequence[float]], base: Plan) -> dict[Plan, flo
 def winner(races: Sequence[Mapping[Plan, Sequence[float]]], first: Plan) -> Plan:
     """The fastest plan, by the mean of the races; the model's ``first`` unless another is faster by more than
     `MARGIN`, and by `HALF` in either half of each race."""
-    base = first if first in races[0] else next(iter(races[0]))
-    ratios = [_ratios(times, base) for times in races]
+    ratios = [_ratios(times, first) for times in races]
     means = {p: statistics.fmean(r[p] for r in ratios) for p in races[0]}
     for plan in sorted(means, key=lambda p: means[p]):
-        if plan == first or base != first:
-            return plan
+        if plan == first:
+            break
         if means[plan] < 1 - MARGIN and all(x < 1 - HALF for x in _halves(races, plan, first)):
             return plan
     return first
