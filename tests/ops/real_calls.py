@@ -32,6 +32,7 @@ from tilemma.errors import TilemmaError
 from tilemma.kernels import facts_of
 from tilemma.ops import plans, product
 from tilemma.ops.candidates import ranked
+from tilemma.ops.neighbours import neighbours
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem

@@ -14,12 +14,13 @@ from tilemma.kernels import facts_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import LEAST_RING, PIPELINED, candidates, choose, ranked
+from tilemma.ops.neighbours import neighbours
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import MOST_FLIGHT, Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
 from tilemma.ops.refusals import MatmulShape
 from tilemma.ops.steps import steps, workspaces
-from tilemma.ops.tuning import neighbours, variants
+from tilemma.ops.tuning import variants
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 H200 = Hardware()

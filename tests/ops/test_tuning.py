@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from products import problem
 
 from tilemma import kernels
 from tilemma.compiler import Ready
-from tilemma.ops import arguments, compiling, tuning
+from tilemma.ops import arguments, compiling
 from tilemma.ops.candidates import ranked
 from tilemma.ops.kernels import matmul_tiles
+from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.race import Race
 from tilemma.runtime import DeviceArray, cuda_device, cudadriver
@@ -88,7 +90,7 @@ def test_variants_of_a_kernel_are_compiled_at_the_same_time(monkeypatch: pytest.
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_children_compile_for_their_parent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The parent only prepares the launches."""
+    """The parent only prepares the launches; it says what is wrong with a plan."""
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     parent, ready, own = os.getpid(), kernels.ready, []
 
@@ -99,24 +101,28 @@ def test_children_compile_for_their_parent(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(kernels, "ready", counted)
     monkeypatch.setattr(compiling, "cores", lambda: 4)
-    wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in (21, 22, 23)]
+    wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in (21, 22)]
+    # Its kernels have arrays that only the plan needs.
+    wanted.append(Plan("pipelined", (64, 64, 64), 1, stages=2, grid=4, split=2, pack=("lhs", "rhs")))
+    impossible, said = replace(wanted[0], tile=(64, 64, 7)), list[str]()
     with cudadriver.using(FakeDriver()):
-        a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 64), (64, 80), (70, 80)))
+        a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))
         call = arguments.Call(describe(a), describe(b))
-        race = Race(arguments.problem(call, describe(out), made=False), (), 1, lambda: None, print)
+        race = Race(arguments.problem(call, describe(out), made=False), (), 1, lambda: None, said.append)
         compiler = compiling.compiler(race.problem, time.perf_counter() + 60)
         with contextlib.closing(compiler):
-            for plan in wanted:
+            for plan in (*wanted, impossible):
                 compiler.send(plan)
             while compiler.waiting:
                 race.enter(compiler.receive(time.perf_counter() + 60))
         assert set(race.ready) == set(wanted) and not own
+        assert len(said) == 1 and said[0].startswith(str(impossible))
 
 
 def test_neighbours_have_other_numbers_of_parts_and_stages() -> None:
     p = problem(88, 144, 32384)
     found = ranked(p, Hardware())
     plan = found[0].plan
-    near = tuning.neighbours(p, plan, found, Hardware())
+    near = neighbours(p, plan, found, Hardware())
     assert {plan.split - 1, plan.split + 1} <= {x.split for x in near if x.tile == plan.tile}
     assert plan.stages - 1 in {x.stages for x in near} and plan not in near

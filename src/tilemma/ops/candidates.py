@@ -516,27 +516,6 @@ def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, in
     return (wide == 1 or left % (8 * wide) == 0) and (high == 1 or right % (8 * high) == 0)
 
 
-def widened(p: Problem, plan: Plan, more: int, on: Hardware) -> Plan | None:
-    """``plan`` for ``p``, transposed already if the plan says so, with ``more`` columns in a tile and as many
-    stages as fit; None if that is no tile of its kernel."""
-    (rows, columns, depth), size = plan.tile, p.out.dtype.bytes
-    wide = columns + more
-    unit = 64 if p.rhs_major == "col" else 16 if p.acc == "s32" else 8
-    half = LINE // size
-    whole = plan.store != "tma" or plan.swap or wide > half or wide % half == 0
-    most = WIDEST_OF_256 if rows == 256 else WIDEST
-    tile = rows, wide, depth
-    of_16_bits = rows, wide, depth * p.lhs.dtype.bytes // 2
-    usual = plan.kernel == "pipelined" and plan.store in ("tma", "direct", "copy") and plan.cluster == (1, 1)
-    usual = usual and not (p.promote or p.grouped)
-    beyond = more > 0 and columns >= p.shape[1]
-    if not usual or beyond or wide % unit or not (whole and 8 <= wide <= most):
-        return None
-    stages = min(_stages(p, tile, plan.groups, plan.store, on), max(plan.stages, LARGEST_RING))
-    fits = fits_registers(p, of_16_bits, plan.groups, plan.store, plan.split)
-    return replace(plan, tile=tile, stages=stages) if fits and stages >= 2 else None
-
-
 def ranked(problem: Problem, on: Hardware) -> list[Estimate]:
     """All candidates, the predicted best first; ties go to the earlier one."""
     return sorted((estimate(problem, p, on) for p in candidates(problem, on)), key=lambda e: e.seconds)

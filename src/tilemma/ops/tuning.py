@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from tilemma.arithmetic.integers import cdiv
 from tilemma.ops import compiling, race
-from tilemma.ops.candidates import widened
-from tilemma.ops.operand_layouts import transposed_product
+from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Estimate, Hardware, Plan, hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.race import Race, copied
@@ -43,9 +40,6 @@ LARGE, WIDE, SLOW = 512, 60e6, 2e-5
 MARGIN, HALF = 0.005, 0.0
 # Plans that the model predicts to take so many times the least are not measured.
 HOPELESS = 2.0
-# Neighbours: tile rows that blocks walk together; columns more or less; how many plans with the nearest tiles and
-# parts, whose predicted time is at most so many times the least.
-RASTERS, COLUMNS, NEAREST, WORTH = (32, 4, 8), (-8, 8, -16, 16, -24, 24, 32), 4, 1.5
 
 
 def variants(found: Sequence[Estimate]) -> list[Plan]:
@@ -60,50 +54,6 @@ def variants(found: Sequence[Estimate]) -> list[Plan]:
         tiles.setdefault((p.tile[:2], p.swap), p)
     turns = zip(ordered[3:], itertools.chain(tiles.values(), itertools.repeat(ordered[0])), strict=False)
     return list(dict.fromkeys([*ordered[:3], *itertools.chain(*turns)]))[:MEASURED]
-
-
-def neighbours(problem: Problem, plan: Plan, found: Sequence[Estimate], on: Hardware) -> list[Plan]:
-    """Plans that differ from ``plan`` in what the model does not tell apart: the number of parts, the stages, who
-    pipelines the kernel, some columns, when slots are released, what the L2 cache gives up first, and the raster;
-    and those of ``found`` with the nearest tiles and parts."""
-    p = transposed_product(problem) if plan.swap else problem
-    (m, n, k), (rows, columns, depth) = p.shape, plan.tile
-    lists: list[list[Plan]] = [[], [], [], []]
-    if plan.split > 1:
-        parts = (plan.split + x for x in (-1, 1, -2, 2))
-        lists[0] = [replace(plan, split=x) for x in parts if 1 < x <= cdiv(k, depth) // 4]
-    lists[1] = [replace(plan, stages=plan.stages - x) for x in (1, 2, 3, 4) if plan.stages - x >= max(2, x)]
-    lists[2] = sorted(_similar(plan, found), key=partial(_distance, plan))[:NEAREST]
-    if plan.kernel == "pipelined":
-        if not plan.by_hand or (p.grouped and not p.promote):
-            lists[3].append(replace(plan, by_hand=not plan.by_hand))
-        wider = (widened(p, plan, x, on) for x in COLUMNS)
-        lists[2] = [x for pair in itertools.zip_longest(lists[2], wider) for x in pair if x is not None]
-        lists[3] += _by_hand(plan, p, cdiv(m, rows * plan.cluster[0]) if cdiv(n, columns) > 1 else 1)
-    turns = itertools.zip_longest(*lists)
-    return [x for x in dict.fromkeys(itertools.chain(*turns)) if x is not None and x != plan]
-
-
-def _by_hand(plan: Plan, p: Problem, tall: int) -> list[Plan]:
-    """What only the kernel by hand can do otherwise; ``tall``: rows of tiles."""
-    hand = replace(plan, by_hand=True)
-    streams = [replace(hand, streamed=x) for x in ("rhs", "lhs", "") if x != plan.streamed]
-    rasters = [replace(hand, raster=x) for x in RASTERS if x < tall and x != plan.raster]
-    prompt = [] if p.promote else [replace(hand, prompt=not plan.prompt)]
-    turns = itertools.zip_longest(rasters, prompt, streams[:1], streams[1:])
-    return [x for x in itertools.chain(*turns) if x is not None]
-
-
-def _similar(plan: Plan, found: Sequence[Estimate]) -> list[Plan]:
-    most = WORTH * found[0].seconds
-    same = (e.plan for e in found if e.seconds < most and e.plan.kernel == plan.kernel)
-    return [x for x in same if x.swap == plan.swap and x != plan]
-
-
-def _distance(a: Plan, b: Plan) -> float:
-    """How different two plans are, in doublings of an extent."""
-    pairs = [*zip(a.tile, b.tile, strict=True), *zip(a.cluster, b.cluster, strict=True), (a.split, b.split)]
-    return sum(abs(math.log2(x / y)) for x, y in pairs) + (a.share != b.share) + (a.pack != b.pack)
 
 
 def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -> Plan:
