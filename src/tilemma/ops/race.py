@@ -20,8 +20,8 @@ from tilemma.runtime.arrays import ArrayRef, stream_source
 
 # The fewest rounds of a measurement; those before the first that counts.
 FEWEST, WARMING = 3, 1
-# At most so many copies of the operands besides the caller's, and bytes of all; copies where so many would fit in
-# half of the L2 cache; the alignment of each.
+# At most so many copies of the operands besides the caller's, and bytes of all; copies where the L2 cache holds
+# them anyway; the alignment of each.
 COPIES, SPREAD, CACHED, UNIT = 11, 120 << 20, 3, 256
 # The L2 cache is emptied by a write of so many times its size, which lasts until the launches are enqueued.
 FLUSH = 10
@@ -142,7 +142,7 @@ def copied(problem: Problem) -> Iterator[list[Problem]]:
     operands = problem.lhs, problem.rhs
     rooms = [-(-_span(x) // UNIT) * UNIT + UNIT for x in operands]
     device = cuda_device(problem.lhs.device[1])
-    most = CACHED if 2 * COPIES * sum(rooms) < device.l2_bytes else COPIES
+    most = CACHED if (COPIES + 1) * sum(rooms) < device.l2_bytes else COPIES
     count = min(most, cdiv(SPREAD, sum(rooms)) - 1)
     if count < 1 or any(s < 0 for x in operands for s in x.strides):
         yield []
