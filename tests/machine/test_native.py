@@ -57,6 +57,7 @@ def _lines() -> list[str]:
         lines += [f"setp.{op}.{kind} %p1, {a}, {b};" for op in ("eq", "ne", "lt", "le", "gt", "ge")]
         lines.append(f"selp.{kind} {a}, {b}, {c}, !%p2;")
     lines += [f"setp.{op}.f32 %p1, %r1, %r2;" for op in encode._COMPARE_FLOATS]
+    lines += [f"cvt.{mode}.{to}.f32 %r1, %r2;" for mode in encode._INTEGRAL for to in ("s32", "u32")]
     for ftz in ("", ".ftz"):
         for op in ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"):
             lines += [f"{op}.approx{ftz}.f32 %r1, %r2;", f"@%p1 {op}.approx{ftz}.f32 %r1, %r2;"]

@@ -1,26 +1,36 @@
 """Every kernel variant that a plan of `tilemma.ops` can choose, on the PTX machine under 20 schedules.
 
-    python tests/ops/machine_variants.py --workers 64                 # all, some 20,000 s of processors
-    python tests/ops/machine_variants.py --workers 2 --part 7/100     # each hundredth, from the seventh on
+    python tests/ops/machine_variants.py --workers 64                              # all
+    python tests/ops/machine_variants.py --workers 64 --seconds 50 --done FILE     # again, to run the others
+    python tests/ops/machine_variants.py --workers 2 --part 7/100                  # variants 7, 107, ..
 
-A variant is a plan of `candidates` that differs in more than sizes, made small: few slots, parts and blocks, and a
-shape of about two tiles with ragged edges.  Products of f16 are those of `test_machine.choosable`; the others are
-reduced calls of `real_calls`, whose values are exact.
+A variant is a plan of `candidates` that differs in more than sizes, made small: few slots, parts and blocks, and
+shapes of two tiles with ragged edges, along one extent and the other in turns, which one block or cluster
+computes through the same ring.  Products of f16 are those of `test_machine.choosable`; the others are reduced
+calls of `real_calls`.  All values are exact.
+
+The schedules of a variant share compiled kernels and expected results.  ``--done FILE`` records each variant that
+has passed by the hash of its kernels, launches, arrays and schedules and of the machine's source, and a later run
+skips it.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import hashlib
+import math
 import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 if __name__ in ("__main__", "__mp_main__"):
     root = Path(__file__).resolve().parents[2]
@@ -31,12 +41,16 @@ if __name__ in ("__main__", "__mp_main__"):
 import test_machine
 import test_resident
 from drawn_calls import Array, RealCall
-from real_calls import reduced, run_small
+from real_calls import expected, numpy_arrays, reduced, wrong_result
 
+from tilemma import machine
 from tilemma.machine.native import library
 from tilemma.machine.run import schedule_of
+from tilemma.ops import product
 from tilemma.ops.candidates import candidates
 from tilemma.ops.plan import Hardware, Plan
+from tilemma.ops.problem import Problem
+from tilemma.runtime.arrays import describe
 
 SCHEDULES = 20
 # Large, few rows in one tile and in several, a short M with a long K, and rows that start within lines.
@@ -106,8 +120,73 @@ def kind(p: Plan) -> tuple[Any, ...]:
     return *shape, *same
 
 
-# What is computed: the family, the plan, and a run under one schedule that returns what is wrong.
-Variant = tuple[str, Plan, Callable[[int], str]]
+@dataclass(frozen=True)
+class Variant:
+    """A family, a plan of it, and the calls and plans that its schedules run in turns."""
+
+    family: str
+    plan: Plan
+    calls: tuple[tuple[RealCall, Plan], ...]
+
+
+class Prepared:
+    """A call on arrays in memory whose kernels are compiled: its launches, to be run any number of times."""
+
+    def __init__(self, x: RealCall, plan: Plan) -> None:
+        self.call, self.launches = x, list[tuple[Any, ...]]()
+        self.given, self.frames = numpy_arrays(x)
+        self.correct = expected(x, self.given)
+        problem = x.problem({n: describe(y) for n, y in self.given.items()})
+        with mock.patch.object(machine, "run", lambda *launch: self.launches.append(launch)):
+            product.run(problem, plan, "machine", arch="sm_90a")
+        # All memory that the kernels write, as it was.
+        written = {id(y): y for _, _, values in self.launches for y in values.values() if hasattr(y, "shape")}
+        self.before = self.frames["out"].copy()
+        self.work = [(y, y.copy()) for y in written.values() if y.size]
+
+    def run(self, seed: int) -> str:
+        """What is wrong under one schedule."""
+        for y, before in self.work:
+            if y.flags.writeable:
+                y[...] = before
+        self.frames["out"][...] = self.before
+        for launch in self.launches:
+            machine.run(*launch, seed=seed, schedule=schedule_of(seed))
+        return wrong_result(self.call, self.given, self.frames, self.before, self.correct)
+
+    def text(self) -> str:
+        """The kernels without places in sources, the launches, and the arrays."""
+        kernels = [re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n", "", ptx) for ptx, _, _ in self.launches]
+        arrays = [(n, y.dtype.str, y.shape, y.strides) for n, y in self.given.items()]
+        return "\n".join([*kernels, *(repr(launch) for _, launch, _ in self.launches), repr(arrays)])
+
+
+@cache
+def sources() -> str:
+    """A hash of what decides on the outcome beside the kernels."""
+    package = Path(machine.__file__).parent.parent
+    files = [x for folder in ("machine", "arithmetic") for x in (package / folder).rglob("*") if x.is_file()]
+    files = [x for x in files if x.suffix in (".py", ".c")]
+    files += [package / "dtypes.py", package / "launch.py"]
+    files += [Path(__file__).with_name(f"{name}.py") for name in ("real_calls", "drawn_calls", "machine_variants")]
+    return hashlib.sha256(b"\0".join(x.read_bytes() for x in sorted(files))).hexdigest()
+
+
+def two_tiles(x: RealCall, problem: Problem, plan: Plan) -> tuple[tuple[RealCall, Plan], ...]:
+    """The reduced calls with two tiles along one extent, and along the other; one call where the other extent, or
+    each, has one tile."""
+    found: list[tuple[RealCall, Plan]] = []
+    extents = [x.sizes[n] for n in ("NM" if problem.swapped != plan.swap else "MN")]
+    one = [size <= t * c for size, t, c in zip(extents, plan.tile[:2], plan.cluster, strict=True)]
+    for along in (1, 0):
+        tiles = tuple(2 if i == along or one[1 - i] else 1 for i in range(2))
+        call, small = reduced(x, problem, plan, (tiles[0], tiles[1]))
+        if plan.kernel != "resident":
+            small = replace(small, grid=min(small.grid, 1))
+            call = replace(call, sizes=call.sizes | ({"B": 2} if "B" in call.sizes else {}))
+        if all(call.sizes != other.sizes for other, _ in found):
+            found.append((call, small))
+    return tuple(found)
 
 
 def of_family(name: str) -> Iterator[Variant]:
@@ -117,34 +196,45 @@ def of_family(name: str) -> Iterator[Variant]:
         problem = x.imagined()
         for plan in candidates(problem, Hardware()):
             if kind(plan) not in found:
-                small = reduced(x, problem, plan)
-
-                def run(seed: int, small: tuple[RealCall, Plan] = small) -> str:
-                    how = schedule_of(seed)
-                    return run_small(*small, "machine", arch="sm_90a", seed=seed, schedule=how)
-
-                found[kind(plan)] = name, small[1], run
+                found[kind(plan)] = Variant(name, plan, two_tiles(x, problem, plan))
     yield from found.values()
 
 
 def of_f16() -> Iterator[Variant]:
-    """`test_machine.test_schedules` and `test_resident.test_schedules`."""
+    """`test_machine.choosable`, in each layout, in one block or cluster and in as many as there are tasks; and the
+    plans of `test_resident`."""
+    names = {"C": "rows", "F": "columns"}
+
+    def call(m: int, n: int, k: int, layout: int, b: int = 0) -> RealCall:
+        left, right = (names[x] for x in test_machine.LAYOUTS[layout])
+        outer = ("B",) if b else ()
+        arrays = {"a": Array((*outer, "M", "K"), "f16", left), "b": Array((*outer, "K", "N"), "f16", right)}
+        arrays["out"] = Array((*outer, "M", "N"), "f16")
+        sizes = {"M": m, "N": n, "K": k} | ({"B": b} if b else {})
+        return RealCall(1, "matmul", sizes, arrays, {}, "f16", made=False)
+
     for plan in test_machine.choosable():
-
-        def run(seed: int, plan: Plan = plan) -> str:
-            share = test_machine.under_schedule(plan, seed)
-            return "" if share <= 1 else f"{share} of the bound"
-
-        yield "f16", plan, run
-    for shape in test_resident.SHAPES:
-        plans = (test_resident.small(x) for x in test_resident.resident(test_resident.batch(shape)[0]))
+        layouts = range(4) if plan.tile[1] % 64 == 0 and plan.kernel == "pipelined" and not plan.loaded else (0,)
+        enough, calls = replace(plan, grid=plan.grid and 64), []
+        for p in (plan, enough) if plan.grid else (plan,):
+            for layout in layouts:
+                both = (True, False) if len(layouts) == 1 else ((layout + (p is plan)) % 2 == 1,)
+                calls += [(call(*shape(plan, tall), layout), p) for tall in both]
+        yield Variant("f16", plan, tuple(calls))
+    for b, m, n, k in test_resident.SHAPES:
+        plans = (test_resident.small(x) for x in test_resident.resident(test_resident.batch((b, m, n, k))[0]))
         for plan in dict.fromkeys(plans):
+            yield Variant("resident", plan, ((call(m, n, k, 1, b), plan),))
 
-            def run(seed: int, shape: tuple[int, int, int, int] = shape, plan: Plan = plan) -> str:
-                share = test_resident.run(shape, plan, seed=seed, schedule=schedule_of(seed))
-                return "" if share <= 1 else f"{share} of the bound"
 
-            yield f"resident, {shape}", plan, run
+def shape(plan: Plan, tall: bool) -> tuple[int, int, int]:
+    """A shape with ragged edges, two tiles along one extent, and three steps for each part."""
+    high, wide = plan.tile[0] * plan.cluster[0], plan.tile[1] * plan.cluster[1]
+    m, n = (high + 8, max(8, wide - 8)) if tall else (max(8, high - 8), wide + 8)
+    if plan.loaded:
+        m, n = plan.loaded - 3, wide + 8
+    k = 3 * plan.split * plan.tile[2] - 8
+    return (n, m, k) if plan.swap else (m, n, k)
 
 
 def variants() -> list[Variant]:
@@ -154,23 +244,41 @@ def variants() -> list[Variant]:
     return [v for _, _, v in sorted(placed, key=lambda x: x[:2])]
 
 
-_known: list[Variant] = []
+@dataclass(frozen=True)
+class Outcome:
+    """Of one variant: its key, the runs, processor seconds, and what is wrong."""
+
+    variant: Variant
+    key: str
+    runs: int
+    seconds: float
+    wrong: str = ""
 
 
-def outcome(job: tuple[int, int]) -> tuple[str, int, float, str]:
-    """(family, runs, processor seconds, what is wrong) of one variant under so many schedules."""
-    number, schedules = job
-    if not _known:
-        _known.extend(variants())
-    (name, plan, run), begin = _known[number], time.process_time()
-    for seed in range(schedules):
-        try:
-            wrong = run(seed)
-        except Exception as error:
-            wrong = f"{type(error).__name__}: {str(error)[:600]}"
-        if wrong:
-            return name, seed + 1, time.process_time() - begin, f"{name}, {plan}, schedule {seed}: {wrong}"
-    return name, schedules, time.process_time() - begin, ""
+def outcome(v: Variant, schedules: int, done: frozenset[str] = frozenset()) -> Outcome:
+    """Run a variant under so many schedules, unless its key is in ``done``."""
+    begin, key, runs = time.process_time(), "", 0
+
+    def ended(wrong: str = "") -> Outcome:
+        wrong = wrong and f"{v.family}, {v.plan}, schedule {runs - 1}: {wrong}"
+        return Outcome(v, key, runs, time.process_time() - begin, wrong)
+
+    try:
+        calls = [Prepared(*x) for x in v.calls[:schedules]]
+        text = "\0".join([sources(), str(schedules), *(x.text() for x in calls)])
+        key = hashlib.sha256(text.encode()).hexdigest()
+        for seed in range(schedules) if key not in done else ():
+            runs = seed + 1
+            if wrong := calls[seed % len(calls)].run(seed):
+                return ended(wrong)
+    except Exception as error:
+        return ended(f"{type(error).__name__}: {str(error)[:600]}")
+    return ended()
+
+
+def longest_first(found: list[Variant]) -> list[Variant]:
+    """Those of large clusters first: they take up to a minute."""
+    return sorted(found, key=lambda v: -math.prod(v.plan.cluster) // 4)
 
 
 def main() -> int:
@@ -179,32 +287,44 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=SCHEDULES)
     parser.add_argument("--part", default="0/1", help="I/N: variants I, I + N, ..")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so many, if not 0")
+    parser.add_argument("--done", type=Path, help="the keys of variants that have passed; adds those that pass")
     parser.add_argument(
         "--list", action="store_true", help="print the number of variants of each family, and stop"
     )
     options = parser.parse_args()
+    begin = time.time()
     every = variants()
     first, _, step = options.part.partition("/")
-    chosen = range(int(first), len(every), int(step))
-    counts = Counter(every[i][0].partition(", (")[0] for i in chosen)
-    print(f"{len(chosen)} of {len(every)} variants: {dict(counts)}", flush=True)
+    chosen = longest_first(every[int(first) :: int(step)])
+    print(f"{len(chosen)} of {len(every)} variants: {dict(Counter(v.family for v in chosen))}", flush=True)
     if options.list:
         return 0
-    begin, done, runs, used, failed = time.time(), 0, 0, 0.0, 0
-    library.compile_now()  # once: the processes find it on disk
-    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        jobs = zip(chosen, itertools.repeat(options.schedules))
-        for name, count, seconds, wrong in pool.imap_unordered(outcome, jobs):
-            done, runs, used, failed = done + 1, runs + count, used + seconds, failed + bool(wrong)
-            if wrong:
-                print(f"WRONG: {wrong}", flush=True)
-            if options.seconds and time.time() - begin > options.seconds:
+    known = options.done.read_text().split() if options.done and options.done.exists() else []
+    if library.loaded() is None:
+        library.compile_now()  # once, for all processes
+    one = partial(outcome, schedules=options.schedules, done=frozenset(known))
+    found: list[Outcome] = []
+    with multiprocessing.get_context("fork").Pool(options.workers) as pool:
+        results = pool.imap_unordered(one, chosen)
+        while len(found) < len(chosen):
+            left = begin + options.seconds - time.time() if options.seconds else None
+            try:
+                found.append(results.next(left if left is None else max(left, 0)))
+            except multiprocessing.TimeoutError:
                 pool.terminate()
                 break
-    left = len(chosen) - done
+            last = found[-1]
+            if last.wrong:
+                print(f"WRONG: {last.wrong}", flush=True)
+            elif options.done and last.runs:
+                with options.done.open("a") as file:
+                    file.write(f"{last.key}\n")
+    failed, skipped = sum(bool(x.wrong) for x in found), sum(not x.runs and not x.wrong for x in found)
+    runs, seconds, left = sum(x.runs for x in found), sum(x.seconds for x in found), len(chosen) - len(found)
     print(
-        f"{done} variants, {runs} runs, {failed} failures, {left} variants not run; {time.time() - begin:.0f} s,"
-        f" {used:.0f} s of processors"
+        f"{len(found) - skipped} variants, {runs} runs, {failed} failures, {skipped} passed before,"
+        f" {len(found) - len({x.key for x in found})} of equal kernels,"
+        f" {left} variants not run; {time.time() - begin:.0f} s, {seconds:.0f} s of processors"
     )
     return 1 if failed or left else 0
 

@@ -90,10 +90,11 @@ def compiled(problem: Problem, plan: Plan, arch: str = "sm_90a") -> list[str]:
     return wrong
 
 
-def reduced(x: RealCall, problem: Problem, plan: Plan) -> tuple[RealCall, Plan]:
-    """The call with extents of about two tiles, or two blocks of scales, whose strides are as aligned, and the
-    plan with few slots, parts and blocks."""
-    rows, columns = plan.tile[0] * plan.cluster[0] + 8, plan.tile[1] * plan.cluster[1] + 8
+def reduced(x: RealCall, problem: Problem, plan: Plan, tiles: tuple[int, int] = (2, 2)) -> tuple[RealCall, Plan]:
+    """The call with extents of ``tiles``, one or two along rows and columns, or of two blocks of scales, whose
+    strides are as aligned, and the plan with few slots, parts and blocks.  The last tiles are ragged."""
+    high, wide = plan.tile[0] * plan.cluster[0], plan.tile[1] * plan.cluster[1]
+    rows, columns = (y + 8 if n == 2 else max(8, y - 24) for n, y in zip(tiles, (high, wide), strict=True))
     if "blocks" in (problem.left.kind, problem.right.kind):
         rows, columns = max(rows, 160), max(columns, 160)
     if problem.swapped != plan.swap:
@@ -248,16 +249,23 @@ def off(x: RealCall, result: Any, value: Any, xp: Any = np) -> str:
 def run_small(x: RealCall, plan: Plan, target: str = "auto", **options: Any) -> str:
     """What is wrong with the result of a reduced call on the CPU reference or the PTX machine."""
     given, frames = numpy_arrays(x)
-    value, rows = expected(x, given)
     before = frames["out"].copy()
     product.run(x.problem({n: describe(y) for n, y in given.items()}), plan, target, **options)
-    result = given["out"][..., :rows, :].copy()
+    return wrong_result(x, given, frames, before, expected(x, given))
+
+
+def wrong_result(
+    x: RealCall, given: dict[str, Any], frames: dict[str, Any], before: Any, correct: tuple[Any, int]
+) -> str:
+    """What is wrong with the result in ``given``; ``before``: the memory around it before the call."""
+    value, rows = correct
+    result, around = given["out"][..., :rows, :].copy(), before.copy()
     given["out"][..., :rows, :] = POISON
     place = given["out"].ctypes.data - frames["out"].ctypes.data
-    blank = np.ndarray(given["out"].shape, before.dtype, before, place, given["out"].strides)
+    blank = np.ndarray(given["out"].shape, around.dtype, around, place, given["out"].strides)
     blank[..., :rows, :] = POISON
     text = off(x, result, value)
-    if before.tobytes() != frames["out"].tobytes():
+    if around.tobytes() != frames["out"].tobytes():
         text += " memory around the result was changed"
     return text
 

@@ -1,22 +1,65 @@
-"""`machine_variants`: which variants it runs, and that it says what is wrong."""
+"""`machine_variants`: which variants it runs, that it says what is wrong, and that it goes on where it stopped."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
 
 import machine_variants
 import pytest
 
 
-def test_variants_of_a_family_are_run_under_each_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def found() -> list[Any]:
+    return [v for v in machine_variants.of_family("f64") if v.plan.kernel == "ahead"][:1]
+
+
+def test_each_kind_is_one_variant() -> None:
     found = [*machine_variants.of_family("f64")]
-    assert {plan.kernel for _, plan, _ in found} == {"tiles", "ahead"}
-    assert len({machine_variants.kind(plan) for _, plan, _ in found}) == len(found)
+    assert {v.plan.kernel for v in found} == {"tiles", "ahead"}
+    assert len({machine_variants.kind(v.plan) for v in found}) == len(found)
+
+
+def test_two_tiles_lie_along_one_extent_and_then_along_the_other() -> None:
+    for v in machine_variants.of_family("bf16, rhs of contiguous rows"):
+        names = "NM" if v.plan.swap else "MN"
+        tiles = set()
+        for x, _ in v.calls:
+            extents = [t * c for t, c in zip(v.plan.tile[:2], v.plan.cluster, strict=True)]
+            tiles.add(tuple(-(-x.sizes[n] // e) for n, e in zip(names, extents, strict=True)))
+        assert tiles <= {(1, 1), (1, 2), (2, 1), (1, 3), (3, 1)}, v.plan
+        assert any(max(t) > 1 for t in tiles), v.plan
+
+
+def test_schedules_take_turns_until_something_is_wrong(found: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     schedules: list[str] = []
 
-    def run_small(x: object, plan: object, target: str, *, schedule: str, **_: object) -> str:
+    def run(ptx: str, launch: object, values: dict[str, Any], *, seed: int, schedule: str) -> None:
         schedules.append(schedule)
-        return "an element" if schedule == "starve" else ""
+        assert launch and "product" in ptx
 
-    monkeypatch.setattr(machine_variants, "run_small", run_small)
-    monkeypatch.setattr(machine_variants, "_known", found)
-    name, runs, _, wrong = machine_variants.outcome((0, 20))
-    assert (name, runs, schedules) == ("f64", 3, ["late", "early", "starve"]) and "an element" in wrong
+    monkeypatch.setattr(machine_variants, "wrong_result", lambda *_: "an element" if len(schedules) == 3 else "")
+    monkeypatch.setattr(machine_variants.machine, "run", run)
+    outcome = machine_variants.outcome(found[0], 20)
+    assert schedules == ["late", "early", "starve"]
+    assert outcome.runs == 3 and "an element" in outcome.wrong and "schedule 2" in outcome.wrong
+
+
+def test_a_wrong_result_is_found(found: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_variants.machine, "run", lambda *_, **__: None)
+    assert "wrong, first" in machine_variants.outcome(found[0], 2).wrong
+
+
+def test_variants_that_have_passed_are_not_run_again(
+    found: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine_variants, "variants", lambda: found)
+    monkeypatch.setattr(machine_variants, "wrong_result", lambda *_: "")
+    monkeypatch.setattr(machine_variants.machine, "run", lambda *_, **__: None)
+    command = ["machine_variants.py", "--workers", "1", "--schedules", "1", "--done", str(tmp_path / "done")]
+    monkeypatch.setattr(sys, "argv", command)
+    assert machine_variants.main() == 0
+    assert "1 variants, 1 runs, 0 failures, 0 passed before" in capsys.readouterr().out
+    assert machine_variants.main() == 0
+    assert "0 variants, 0 runs, 0 failures, 1 passed before" in capsys.readouterr().out

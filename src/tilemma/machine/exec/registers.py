@@ -8,18 +8,17 @@ from tilemma.machine.catalogue import RegisterPool
 from tilemma.machine.decode import Decoder, instruction
 from tilemma.machine.exec import aligned
 from tilemma.machine.scheduler import AGAIN
-from tilemma.machine.state import Cta, Frame
-from tilemma.machine.syntax import Immediate
+from tilemma.machine.state import Frame
+from tilemma.machine.syntax import Entry, Immediate
 
 
-def at_launch(cta: Cta) -> int:
+def at_launch(entry: Entry) -> int:
     """Registers of a thread at launch; 0 where the directives leave it open and ptxas ignores setmaxnreg.
 
     ptxas gives a kernel the largest count of its `setmaxnreg.inc` where all threads can have that many, and an
     equal share of the 65536 registers where they cannot (`ptxas -v`, CUDA 13.5).
     """
-    program = cta.machine.program
-    directives = program.entry.directives
+    directives = entry.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
     threads = 1
@@ -30,7 +29,7 @@ def at_launch(cta: Cta) -> int:
     threads *= directives["minnctapersm"][0]
     counts = [
         ins.operands[0].value
-        for ins in program.entry.instructions
+        for ins in entry.instructions
         if ins.opcode.startswith("setmaxnreg.inc") and isinstance(ins.operands[0], Immediate)
     ]
     if counts and max(counts) * threads <= 65536:
@@ -46,12 +45,11 @@ def setmaxnreg(d: Decoder) -> None:
     count = d.immediate(d.operands[0])
     if count % 8 or not 24 <= count <= 256:
         d.bad(f"the count {count} is no multiple of 8 from 24 to 256")
-    ins = d.ins
+    ins, start = d.ins, at_launch(d.program.entry)
 
     def run(f: Frame, m: Any) -> Any:
         w, cta = f.w, f.w.cta
         aligned.whole_warp(f, ins, m)
-        start = at_launch(cta)
         if not start:
             return None
         if cta.register_pool < 0:

@@ -37,7 +37,7 @@ OPERATIONS = (
     "SQRT_F32", "RSQRT_F32", "EX2_F32", "LG2_F32", "SIN_F32", "COS_F32", "TANH_F32",
     "CVT_F32_S32", "CVT_F32_U32", "CVT_F32_F16", "CVT_F32_BF16",
     *(f"{op}_F32" for op in _ORDERS), *(f"{op}U_F32" for op in _ORDERS), "NAN_F32", "NUM_F32",
-    "CVT_F16", "CVT_BF16", "CVT_F16X2", "CVT_BF16X2", "PARAM_32", "PARAM_64",
+    "CVT_F16", "CVT_BF16", "CVT_F16X2", "CVT_BF16X2", "CVT_S32_F32", "CVT_U32_F32", "PARAM_32", "PARAM_64",
 )  # fmt: skip
 NUMBER = {name: i for i, name in enumerate(OPERATIONS)}
 _INTEGERS = {
@@ -49,6 +49,7 @@ _COMPARE_FLOATS = {
     x: x.upper() for x in (*map(str.lower, _ORDERS), "equ", "neu", "ltu", "leu", "gtu", "geu", "nan", "num")
 }
 _COMBINE = {"and": 1, "or": 2, "xor": 3}
+_INTEGRAL = ("rni", "rzi", "rmi", "rpi")
 
 
 @cache
@@ -202,6 +203,10 @@ def _logic(d: Decoder) -> Code | None:
 
 
 def _cvt(d: Decoder) -> Code | None:
+    if len(d.parts) == 4 and d.parts[1] in _INTEGRAL and d.parts[2:] in (("s32", "f32"), ("u32", "f32")):
+        to, source = d.parts[2:]
+        rows = d.dst(d.operands[0], to), d.src(d.operands[1], source)
+        return _code(f"CVT_{to.upper()}_F32", *rows, _INTEGRAL.index(d.parts[1]))
     if len(d.parts) != 3 or not set(d.parts[1:]) <= _TYPE_CODES.keys():
         return None
     to, source = d.parts[1:]

@@ -211,6 +211,11 @@ static void convert_integers(void **registers, const Op *o, const uint8_t *m) {
   else { uint64_t *d = (uint64_t *)registers[2] + 32 * o->d; LANES(d[i] = (uint64_t)value[i]); }
 }
 
+/* An integral value; mode: to the nearest, toward zero, down, up. */
+static inline double integral(double x, int mode) {
+  return mode == 0 ? rint(x) : mode == 1 ? trunc(x) : mode == 2 ? floor(x) : ceil(x);
+}
+
 int run_lanes(void **registers, const Op *ops, int count, const uint8_t *mask) {
   uint16_t *r16 = registers[0]; uint32_t *r32 = registers[1]; uint64_t *r64 = registers[2];
   uint8_t *rp = registers[3]; const uint8_t *parameters = registers[4];
@@ -317,6 +322,13 @@ int run_lanes(void **registers, const Op *ops, int count, const uint8_t *mask) {
         if (bad) return at;
         LANES(d[i] = half ? (uint32_t)half_of(a[i]) << 16 | half_of(b[i])
                           : (uint32_t)bfloat_of(a[i]) << 16 | bfloat_of(b[i])); break; }
+      /* Integers clamp, NaN becomes 0; b is the mode. */
+      case OP_CVT_S32_F32: { const float *a = (const float *)R32(o->a); uint32_t *d = R32(o->d); int mode = o->b;
+        LANES(double x = integral(a[i], mode); d[i] = x != x ? 0 : x <= -2147483648.0 ? 0x80000000
+              : x >= 2147483647.0 ? 0x7fffffff : (uint32_t)(int32_t)x); break; }
+      case OP_CVT_U32_F32: { const float *a = (const float *)R32(o->a); uint32_t *d = R32(o->d); int mode = o->b;
+        LANES(double x = integral(a[i], mode); d[i] = x != x || x <= 0 ? 0 : x >= 4294967295.0 ? 0xffffffff
+              : (uint32_t)x); break; }
       /* Parameters: a is their offset. */
       case OP_PARAM_32: { uint32_t x, *d = R32(o->d); memcpy(&x, parameters + o->a, 4); LANES(d[i] = x); break; }
       case OP_PARAM_64: { uint64_t x, *d = R64(o->d); memcpy(&x, parameters + o->a, 8); LANES(d[i] = x); break; }
