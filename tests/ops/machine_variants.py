@@ -38,14 +38,16 @@ if __name__ in ("__main__", "__mp_main__"):
     # One process on each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import numpy as np
 import test_machine
 import test_resident
 from drawn_calls import Array, RealCall
 from real_calls import expected, numpy_arrays, reduced, wrong_result
 
 from tilemma import machine
+from tilemma.launch import Launch
 from tilemma.machine.native import library
-from tilemma.machine.run import schedule_of
+from tilemma.machine.run import Job, schedule_of
 from tilemma.ops import product
 from tilemma.ops.candidates import candidates
 from tilemma.ops.plan import Hardware, Plan
@@ -129,36 +131,63 @@ class Variant:
     calls: tuple[tuple[RealCall, Plan], ...]
 
 
+def without_places(ptx: str) -> str:
+    """PTX without its places in sources."""
+    return re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n", "", ptx)
+
+
+# The runs of each kernel in this process.
+_runs: Counter[str] = Counter()
+
+
 class Prepared:
-    """A call on arrays in memory whose kernels are compiled: its launches, to be run any number of times."""
+    """A call on arrays in memory whose kernels are compiled and decoded, to be run any number of times."""
 
     def __init__(self, x: RealCall, plan: Plan) -> None:
-        self.call, self.launches = x, list[tuple[Any, ...]]()
+        self.call = x
         self.given, self.frames = numpy_arrays(x)
         self.correct = expected(x, self.given)
         problem = x.problem({n: describe(y) for n, y in self.given.items()})
-        with mock.patch.object(machine, "run", lambda *launch: self.launches.append(launch)):
+        launches: list[tuple[str, Launch, dict[str, Any]]] = []
+        with mock.patch.object(machine, "run", lambda *launch: launches.append(launch)):
             product.run(problem, plan, "machine", arch="sm_90a")
+        self.kernels = [without_places(ptx) for ptx, _, _ in launches]
+        self.launches = [repr(launch) for _, launch, _ in launches]
+        self.jobs = [Job(*launch) for launch in launches]
+        self.arrays = [[y for y in values.values() if isinstance(y, np.ndarray)] for _, _, values in launches]
         # All memory that the kernels write, as it was.
-        written = {id(y): y for _, _, values in self.launches for y in values.values() if hasattr(y, "shape")}
         self.before = self.frames["out"].copy()
-        self.work = [(y, y.copy()) for y in written.values() if y.size]
+        self.work = [(y, y.copy()) for y in {id(y): y for ys in self.arrays for y in ys}.values()]
+        # Of each kernel the arrays before and after its first run.
+        self.images: list[tuple[list[bytes], list[Any]]] = []
 
     def run(self, seed: int) -> str:
-        """What is wrong under one schedule."""
+        """What is wrong under one schedule.
+
+        A kernel that has run under all schedules, as a part of this call or of others, is not run again on the
+        same arrays: packing operands and adding parts of K are kernels that many variants share.
+        """
         for y, before in self.work:
             if y.flags.writeable:
                 y[...] = before
         self.frames["out"][...] = self.before
-        for launch in self.launches:
-            machine.run(*launch, seed=seed, schedule=schedule_of(seed))
+        for i, (kernel, job, arrays) in enumerate(zip(self.kernels, self.jobs, self.arrays, strict=True)):
+            now = [y.tobytes() for y in arrays]
+            if i < len(self.images) and _runs[kernel] >= SCHEDULES and now == self.images[i][0]:
+                for y, after in zip(arrays, self.images[i][1], strict=True):
+                    if y.flags.writeable:
+                        y[...] = after
+                continue
+            job.run(seed=seed, schedule=schedule_of(seed))
+            _runs[kernel] += 1
+            if i == len(self.images):
+                self.images.append((now, [y.copy() for y in arrays]))
         return wrong_result(self.call, self.given, self.frames, self.before, self.correct)
 
     def text(self) -> str:
-        """The kernels without places in sources, the launches, and the arrays."""
-        kernels = [re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n", "", ptx) for ptx, _, _ in self.launches]
+        """The kernels, the launches, and the arrays."""
         arrays = [(n, y.dtype.str, y.shape, y.strides) for n, y in self.given.items()]
-        return "\n".join([*kernels, *(repr(launch) for _, launch, _ in self.launches), repr(arrays)])
+        return "\n".join([*self.kernels, *self.launches, repr(arrays)])
 
 
 @cache
@@ -224,7 +253,7 @@ def of_f16() -> Iterator[Variant]:
     for b, m, n, k in test_resident.SHAPES:
         plans = (test_resident.small(x) for x in test_resident.resident(test_resident.batch((b, m, n, k))[0]))
         for plan in dict.fromkeys(plans):
-            yield Variant("resident", plan, ((call(m, n, k, 1, b), plan),))
+            yield Variant("resident", plan, ((call(m, n, k, 0, b), plan),))
 
 
 def shape(plan: Plan, tall: bool) -> tuple[int, int, int]:

@@ -35,19 +35,19 @@ def test_two_tiles_lie_along_one_extent_and_then_along_the_other() -> None:
 def test_schedules_take_turns_until_something_is_wrong(found: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     schedules: list[str] = []
 
-    def run(ptx: str, launch: object, values: dict[str, Any], *, seed: int, schedule: str) -> None:
+    def run(job: Any, *, seed: int, schedule: str) -> None:
         schedules.append(schedule)
-        assert launch and "product" in ptx
+        assert "product" in job.entry.name
 
     monkeypatch.setattr(machine_variants, "wrong_result", lambda *_: "an element" if len(schedules) == 3 else "")
-    monkeypatch.setattr(machine_variants.machine, "run", run)
+    monkeypatch.setattr(machine_variants.Job, "run", run)
     outcome = machine_variants.outcome(found[0], 20)
     assert schedules == ["late", "early", "starve"]
     assert outcome.runs == 3 and "an element" in outcome.wrong and "schedule 2" in outcome.wrong
 
 
 def test_a_wrong_result_is_found(found: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_variants.machine, "run", lambda *_, **__: None)
+    monkeypatch.setattr(machine_variants.Job, "run", lambda *_, **__: None)
     assert "wrong, first" in machine_variants.outcome(found[0], 2).wrong
 
 
@@ -56,10 +56,26 @@ def test_variants_that_have_passed_are_not_run_again(
 ) -> None:
     monkeypatch.setattr(machine_variants, "variants", lambda: found)
     monkeypatch.setattr(machine_variants, "wrong_result", lambda *_: "")
-    monkeypatch.setattr(machine_variants.machine, "run", lambda *_, **__: None)
+    monkeypatch.setattr(machine_variants.Job, "run", lambda *_, **__: None)
     command = ["machine_variants.py", "--workers", "1", "--schedules", "1", "--done", str(tmp_path / "done")]
     monkeypatch.setattr(sys, "argv", command)
     assert machine_variants.main() == 0
     assert "1 variants, 1 runs, 0 failures, 0 passed before" in capsys.readouterr().out
     assert machine_variants.main() == 0
     assert "0 variants, 0 runs, 0 failures, 1 passed before" in capsys.readouterr().out
+
+
+def test_a_kernel_that_ran_under_all_schedules_is_run_again_where_its_arrays_differ(
+    found: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared, runs = machine_variants.Prepared(*found[0].calls[0]), []
+    monkeypatch.setattr(machine_variants, "_runs", machine_variants.Counter())
+    monkeypatch.setattr(machine_variants, "wrong_result", lambda *_: "")
+    monkeypatch.setattr(machine_variants.Job, "run", lambda *_, seed, **__: runs.append(seed))
+    for seed in range(22):
+        prepared.run(seed)
+    assert runs == [*range(20)]
+    before, _ = prepared.images[0]
+    before[0] = b"others"
+    prepared.run(22)
+    assert runs == [*range(20), 22]
