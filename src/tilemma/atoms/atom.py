@@ -429,15 +429,18 @@ class MmaAtom(_Instruction):
 
 def _registers(name: str, operand: Operand, given: Sequence[str] | str, braces: bool) -> str:
     names = [given] if isinstance(given, str) else given
-    texts = isinstance(names, (list, Sequence)) and all(isinstance(n, str) for n in names)
-    if not texts or len(names) != operand.registers:
+    try:
+        text = ", ".join(names) if isinstance(names, (list, Sequence)) else None
+    except TypeError:
+        text = None
+    if text is None or len(names) != operand.registers:
         wanted = f"{operand.registers} names of registers for {operand.name}"
-        if not texts:
+        if text is None:
             raise WrongEmission(atom=name, what=f"{described(given)} for {operand.name}", wanted=wanted)
         raise WrongEmission(atom=name, what=f"{len(names)} registers for {operand.name}", wanted=wanted)
     # Metadata and scales are one register, not a vector.
     plain = operand.layout is None or not braces or operand.name in ("E", "SFA", "SFB")
-    return names[0] if plain else "{" + ", ".join(names) + "}"
+    return names[0] if plain else "{" + text + "}"
 
 
 CopyKind = Literal["ldmatrix", "stmatrix", "cp.async"]

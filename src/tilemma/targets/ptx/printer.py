@@ -104,6 +104,8 @@ class _Printer:
         self.scratch = 0
         self.registers: dict[str, list[str]] = {}
         self.known: set[str] = set()
+        # Of the operands of multiplies, by id: all belong to the kernel.
+        self.operands: dict[int, list[str]] = {}
         self.loops: list[tuple[str, str]] = []
         self.continues = 0
         self.where: Span | None = None
@@ -209,9 +211,11 @@ class _Printer:
 
     def instruction(self, op: lane.Instr | lane.AtomInstr | lane.CopyInstr) -> str:
         """The text of ``op``, whose new registers are declared."""
+        if isinstance(op, lane.AtomInstr):
+            return self.atom(op)
         if not isinstance(op, lane.Instr):
             self.note(_registers(op))
-            return _atom(op) if isinstance(op, lane.AtomInstr) else _guard(op.guard, False) + _copy(op)
+            return _guard(op.guard, False) + _copy(op)
         texts = []
         for x in (*op.dst, *op.src):
             if type(x) is lane.Reg:
@@ -229,6 +233,25 @@ class _Printer:
             # Its other result, the number of the elected lane, is not used.
             operands = f"_|{operands}"
         return f"{_guard(op.guard, op.negate)}{op.mnemonic}{' ' if operands else ''}{operands};"
+
+    def atom(self, op: lane.AtomInstr) -> str:
+        """The text of a multiply, whose new registers are declared."""
+        atom = catalogue[op.atom]
+        assert isinstance(atom, MmaAtom)
+        d, a, b, c, e = (self.names(regs) for regs in (op.d, op.a, op.b, op.c, op.e))
+        scales = self.names(op.scales)
+        self.note(x for _, x in op.immediates if isinstance(x, lane.Reg))
+        chosen: dict[str, Any] = {name: x if isinstance(x, int) else operand(x) for name, x in op.immediates}
+        chosen |= zip(("sfa", "sfb"), scales, strict=False)
+        return atom.emit(d=d, a=a, b=b, c=c if c and not atom.in_place else None, e=e or None, **chosen)
+
+    def names(self, regs: tuple[lane.Reg, ...]) -> list[str]:
+        """The texts of ``regs``, of which new ones are declared.  The multiplies of a tile share operands."""
+        known = self.operands.get(id(regs))
+        if known is None:
+            self.note(regs)
+            known = self.operands[id(regs)] = [operand(r) for r in regs]
+        return known
 
     # ---- control ---------------------------------------------------------------------------------------
 
@@ -383,21 +406,6 @@ def _guard(guard: lane.Reg | None, negate: bool) -> str:
     return "" if guard is None else f"@{'!' if negate else ''}{operand(guard)} "
 
 
-def _atom(op: lane.AtomInstr) -> str:
-    atom = catalogue[op.atom]
-    assert isinstance(atom, MmaAtom)
-    chosen: dict[str, Any] = {name: x if isinstance(x, int) else operand(x) for name, x in op.immediates}
-    return atom.emit(
-        d=[operand(r) for r in op.d],
-        a=[operand(r) for r in op.a],
-        b=[operand(r) for r in op.b],
-        c=[operand(r) for r in op.c] if op.c and not atom.in_place else None,
-        e=[operand(r) for r in op.e] if op.e else None,
-        **{name: operand(r) for name, r in zip(("sfa", "sfb"), op.scales, strict=False)},
-        **chosen,
-    )
-
-
 def _copy(op: lane.CopyInstr) -> str:
     atom = catalogue[op.atom]
     assert isinstance(atom, CopyAtom)
@@ -418,9 +426,6 @@ def _registers(op: lane.LaneOp) -> Iterable[lane.Reg]:
     """The registers that ``op`` itself names."""
     named: Iterable[lane.LaneOperand | None]
     match op:
-        case lane.AtomInstr():
-            chosen = [x for _, x in op.immediates if isinstance(x, lane.Reg)]
-            return (*op.d, *op.a, *op.b, *op.c, *op.e, *op.scales, *chosen)
         case lane.CopyInstr():
             named = (*op.registers, op.address, op.source, op.source_size, op.guard)
         case lane.LaneFor():
