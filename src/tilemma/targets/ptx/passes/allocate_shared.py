@@ -53,6 +53,31 @@ class _Layout:
     total: int
 
 
+@record
+class _Block:
+    """A block's tree, in which barriers are tried, and what they do not change."""
+
+    tree: Tree
+    accesses: Accesses
+    rotations: Rotations
+
+    @staticmethod
+    def of(block: Parallel, dependence: Dependence) -> _Block:
+        tree = Tree(block, dependence)
+        return _Block(tree, Accesses(tree), Rotations(block.body))
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.tree.root.nodes
+
+    def barrier(self, before: Node) -> Node:
+        """A new barrier of the whole block in front of ``before``."""
+        root = self.tree.root
+        made = Node(Barrier(0, self.tree.threads, span=before.op.span), root, part=root.partition(0))
+        root.nodes.insert(root.nodes.index(before), made)
+        return made
+
+
 @record(slots=False)
 class AllocateShared:
     """Fills `Alloc.offset`.
@@ -73,16 +98,20 @@ class AllocateShared:
 
     def _block(self, block: Parallel, dependence: Dependence, log: list[Decision]) -> Op:
         limit = Target.of(self.arch).shared_limit
-        block, layout = self._parted(block, self._layout(block, dependence), limit, dependence, log)
+        studied = _Block.of(block, dependence)
+        layout = self._parted(studied, self._layout(studied), limit, log)
         self._check(block, layout.placed, layout.total)
         registers = registers_of_multiplies(block)
         blocks = resident_blocks(self.arch, registers, block_threads(block)) if registers else 1
         if blocks > 1 and layout.total > (room := shared_of_each(blocks)):
             said: list[Decision] = []
-            parted, smaller = self._parted(block, layout, room, dependence, said)
+            before = list(studied.nodes)
+            smaller = self._parted(studied, layout, room, said)
             if smaller.total <= room:
-                block, layout = parted, smaller
+                layout = smaller
                 log += said
+            else:
+                studied.nodes[:] = before
         offsets = {p.alloc.buffer.name: p for p in layout.placed}
         for p in layout.placed:
             name = p.alloc.buffer.name
@@ -99,31 +128,30 @@ class AllocateShared:
                 return replace(op, offset=layout.events[op.event.name])
             return op
 
-        return replace(block, body=rewrite(block.body, fill))
+        return replace(block, body=rewrite(tuple(n.op for n in studied.nodes), fill))
 
-    def _parted(
-        self, block: Parallel, layout: _Layout, limit: int, dependence: Dependence, log: list[Decision]
-    ) -> tuple[Parallel, _Layout]:
-        """``block`` with barriers before buffers that then reuse memory, until ``limit`` bytes suffice."""
-        for alloc in [op for op in reversed(block.body) if _is_shared(op)]:
+    def _parted(self, studied: _Block, layout: _Layout, limit: int, log: list[Decision]) -> _Layout:
+        """The layout with barriers in ``studied`` before buffers that then reuse memory, until ``limit`` bytes
+        suffice."""
+        for node in [n for n in reversed(studied.nodes) if _is_shared(n.op)]:
             if layout.total <= limit or not self.reuse:
                 break
             # After a barrier the buffer can reuse the memory of buffers that are no longer live.
-            body = tuple(x for op in block.body for x in ((_barrier(block, op), op) if op is alloc else (op,)))
-            parted = self._layout(replace(block, body=body), dependence)
+            barrier = studied.barrier(node)
+            parted = self._layout(studied)
             if parted.total < layout.total:
-                block, layout = replace(block, body=body), parted
-                assert isinstance(alloc, Alloc)
+                layout = parted
+                assert isinstance(node.op, Alloc)
                 text = f"a barrier before it, so that it reuses memory: {limit} bytes would not suffice otherwise"
-                log.append(Decision("shared", alloc.buffer.name, text, span=alloc.span))
-        return block, layout
+                log.append(Decision("shared", node.op.buffer.name, text, span=node.op.span))
+            else:
+                studied.nodes.remove(barrier)
+        return layout
 
-    def _layout(self, block: Parallel, dependence: Dependence) -> _Layout:
-        tree = Tree(block, dependence)
-        accesses = Accesses(tree)
+    def _layout(self, studied: _Block) -> _Layout:
+        tree, accesses, rotations = studied.tree, studied.accesses, studied.rotations
         nodes = tree.walk()
         shared = [n for n in nodes if _is_shared(n.op)]
-        rotations = Rotations(block.body)
         lives = _live_ranges(shared, nodes, accesses)
         for group in rotations.groups:
             spans = [lives[name] for name in group]
@@ -199,10 +227,6 @@ def _is_shared(op: Op) -> bool:
     return isinstance(op, Alloc) and op.buffer.space is Space.SHARED
 
 
-def _barrier(block: Parallel, where: Op) -> Barrier:
-    return Barrier(0, block_threads(block), span=where.span)
-
-
 def _size(op: Op) -> int:
     assert isinstance(op, Alloc) and op.layout is not None, op
     return op.layout.total(op.buffer.copies)
@@ -215,15 +239,18 @@ def _live_ranges(allocs: list[Node], nodes: list[Node], accesses: Accesses) -> d
     contains the whole loop.
     """
     order = {n: i for i, n in enumerate(nodes)}
+    using: dict[str, list[Node]] = {}
+    for n in nodes:
+        for a in accesses.of(n):
+            using.setdefault(a.resource, []).append(n)
     lives = {}
     for alloc in allocs:
         assert isinstance(alloc.op, Alloc)
         name, inside = alloc.op.buffer.name, list(alloc.parent.path())
         found = set[int]()
-        for n in nodes:
-            if any(a.resource == name for a in accesses.of(n)):
-                loops = [a for a in n.ancestors() if isinstance(a.op, (For, While)) and a.inner[0] not in inside]
-                outer = loops[-1] if loops else n
-                found |= {order[outer], order[outer] + len(outer.subtree()) - 1 if loops else order[n]}
+        for n in using.get(name, ()):
+            loops = [a for a in n.ancestors() if isinstance(a.op, (For, While)) and a.inner[0] not in inside]
+            outer = loops[-1] if loops else n
+            found |= {order[outer], order[outer] + len(outer.subtree()) - 1 if loops else order[n]}
         lives[name] = (min(found), max(found)) if found else (order[alloc], order[alloc])
     return lives
