@@ -9,7 +9,7 @@ The functions (`add`, `mul`, `cdiv`, ...) fold constants and drop neutral operan
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import field, fields, replace
 from math import copysign
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,9 +45,11 @@ class Parted:
 
 
 class _Typed(Parted):
-    """Room for its type too, which is that of all its terms, for the names in it and the bounds on its value."""
+    """Room for its type too, which is that of all its terms, for the names in it and the bounds on its value, and
+    for whether a substitution has found it folded."""
 
-    __slots__ = ("_names", "_range", "_type")
+    __slots__ = ("_folded", "_names", "_range", "_type")
+    _folded: bool
     _names: frozenset[str]
     _type: DType
     _range: tuple[int, int]
@@ -431,7 +433,14 @@ def substitute(e: Expr, table: dict[str, Expr]) -> Expr:
     """``e`` with indices, dimensions, scalars and variables named in ``table`` replaced, and folded again."""
     if isinstance(e, (Index, Dim, Scalar, Var)):
         return table.get(e.name, e)
-    return with_operands(e, lambda x: substitute(x, table))
+    if type(e) is Const:
+        return e
+    if getattr(e, "_folded", False) and not depends_on(e, table):
+        return e
+    new = with_operands(e, lambda x: substitute(x, table))
+    if new is e:
+        object.__setattr__(e, "_folded", True)
+    return new
 
 
 def with_bounds(index: Index, f: Callable[[Expr], Expr]) -> Index:
@@ -442,6 +451,6 @@ def with_bounds(index: Index, f: Callable[[Expr], Expr]) -> Index:
     return index if same else Index(index.name, extent, limits, index.checked, index.start and f(index.start))
 
 
-def depends_on(e: Expr, names: set[str]) -> bool:
+def depends_on(e: Expr, names: Container[str]) -> bool:
     """Whether ``e`` mentions one of the ``names``."""
     return any(isinstance(x, (Index, Dim, Scalar, Var)) and x.name in names for x in walk(e))
