@@ -9,9 +9,11 @@ import pytest
 
 from tests.sampling import by_night
 from tilemma import testing
+from tilemma.atoms import catalogue
 from tilemma.machine.run import schedule_of
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
+from tilemma.ops.batch_model import ATOM, DEPTH, WIDEST
 from tilemma.ops.candidates import candidates
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
@@ -80,3 +82,7 @@ def test_schedules(shape: tuple[int, int, int, int]) -> None:
     for plan in resident(batch(shape)[0]):
         for seed in range(20):
             assert run(shape, small(plan), seed=seed, schedule=schedule_of(seed)) <= 1
+
+
+def test_the_sizes_of_an_instruction_are_those_of_its_record() -> None:
+    assert catalogue["SM90_64x256x16_F32F16F16_SS"].shape == (ATOM, WIDEST, DEPTH)

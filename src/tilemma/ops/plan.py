@@ -403,7 +403,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
     if plan.kernel == "resident":
         seconds, bound = batch_model.resident_seconds(problem, plan, on)
-        return Estimate(plan, seconds + LAUNCH, f"bound by {bound}")
+        return Estimate(plan, seconds, f"bound by {bound}")
     p = transposed_product(problem) if plan.swap else problem
     if plan.kernel == "pipelined" and not plan.pack and few_rows.applies(p):
         return Estimate(plan, *few_rows.seconds(p, plan, on))

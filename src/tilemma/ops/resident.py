@@ -8,6 +8,7 @@ from typing import Any
 
 import tilemma as tm
 from tilemma import cdiv, event, foreach, inthreads, mma, parallel, select, shared, tma, trigger, var, wait
+from tilemma.ops.batch_model import ATOM, WIDEST
 from tilemma.ops.requests import LINE
 from tilemma.ops.resident_plans import steps_of
 from tilemma.ops.ring import PipelineState
@@ -30,12 +31,8 @@ def turned_parts(columns: int) -> list[tuple[int, int]]:
     return [(first, end - first) for first, end in itertools.pairwise(edges)]
 
 
-# Rows of an instruction.
-ATOM = 64
 # Elements of a line, of 16 bits.
 ELEMENTS = LINE // 2
-# Columns of an instruction, and rows of a box, at most.
-WIDEST = 256
 
 
 @tm.kernel

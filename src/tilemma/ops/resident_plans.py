@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.batch_model import ATOM, DEPTH
 from tilemma.ops.operand_layouts import aligned
 from tilemma.ops.plan import EVENTS, Hardware, Plan
 from tilemma.ops.problem import Problem
@@ -15,8 +16,8 @@ from tilemma.runtime.arrays import ArrayRef
 MOST, LEAST = 6, 2
 # The registers of a multiprocessor hold the sums of so many columns for each of several blocks.
 MOST_COLUMNS = {2: 160, 3: 72, 4: 48}
-# Elements along K that steps are multiples of, and the longest K worth a try.
-UNIT, LONGEST = 16, 1024
+# The longest K worth a try.
+LONGEST = 1024
 # Tiles on their way at least: blocks with fewer waited for rhs.
 AHEAD = 3
 # Rows of a warpgroup whose transposes are computed, and the columns from which on they are worth a try.
@@ -29,26 +30,26 @@ BESIDE = 1024
 
 def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans for a batch of products whose rhs fits into shared memory, and is used for several tiles."""
-    if not _possible(p) or p.shape[0] <= 64 or p.shape[2] > LONGEST:
+    if not _possible(p) or p.shape[0] <= ATOM or p.shape[2] > LONGEST:
         return
     (m, n, k), size, store = p.shape, p.lhs.dtype.bytes, _store(p)
     if not store:
         return
-    depth, tiles = cdiv(k, UNIT) * UNIT, cdiv(m, 64)
+    depth, tiles = cdiv(k, DEPTH) * DEPTH, cdiv(m, ATOM)
     # Buffers have whole swizzle atoms.
     row = sum(width for _, width in steps_of(depth)) * size
     for groups, beside in ((2, 1), (1, 1), (1, 2), (1, 3), (1, 4)):
         if beside > 1 and n > MOST_COLUMNS[beside]:
             continue
-        room = on.shared // beside - (beside > 1) * BESIDE - EVENTS - groups * 64 * n * p.out.dtype.bytes
+        room = on.shared // beside - (beside > 1) * BESIDE - EVENTS - groups * ATOM * n * p.out.dtype.bytes
         found = [
             (min(slots * cdiv(tiles, groups), stages), -slots, stages)
-            for slots, stages in _rings(room, n * row, groups * 64 * row)
+            for slots, stages in _rings(room, n * row, groups * ATOM * row)
         ]
         if found:
             _, slots, stages = max(found)
-            if -slots * cdiv(m, 64 * groups) >= AHEAD:
-                tile, grid = (64 * groups, n, depth), beside * on.sms
+            if -slots * cdiv(m, ATOM * groups) >= AHEAD:
+                tile, grid = (ATOM * groups, n, depth), beside * on.sms
                 yield Plan("resident", tile, groups, stages, 0, grid, 1, store, slots=-slots)
     if n >= NARROWEST_TURNED:
         yield from _turned_plans(p, on)
@@ -57,7 +58,7 @@ def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
 def _turned_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
     """The same with tiles of few rows, whose transposes are computed: rhs of more columns fits."""
     (_, n, k), size, store = p.shape, p.lhs.dtype.bytes, _store(p)
-    depth = cdiv(k, UNIT) * UNIT
+    depth = cdiv(k, DEPTH) * DEPTH
     row = sum(width for _, width in steps_of(depth, tight=True)) * size
     for groups in (2, 3):
         for height in HEIGHTS:
