@@ -169,15 +169,20 @@ def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(300, 0, 1, 64, 65, 270), (0, 0, 500, 0, 0, 0), (10, 20, 30, 40, 50, 550), (128, 256, 0, 384, 0, 1)]
+    "sizes",
+    [(450, 0, 65, 400, 1), (0, 0, 500, 0, 0, 0), (10, 20, 64, 40, 50, 550), (128, 256, 0, 384, 0, 1)],
 )
 def test_every_task_of_large_and_small_groups(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty groups, groups of one row, all rows in one group; the tasks of the last round may be halved."""
-    x = call("grouped_matmul", (sum(sizes), 136, 72), ("bf16", "bf16"), "bf16", epilogue=False)
-    x.arrays["b"] = np.swapaxes(testing.random_array((len(sizes), 136, 72), "bf16", 1), -1, -2)
+    """Empty groups, groups of one row, all rows in one group; the last tasks are halved.  The counter of tasks is
+    zero again: the next product begins with it."""
+    rooms, allocate = [], product.allocate
+    monkeypatch.setattr(product, "allocate", lambda *x: rooms.append(allocate(*x)) or rooms[-1])
+    x = call("grouped_matmul", (sum(sizes), 200, 72), ("bf16", "bf16"), "bf16", epilogue=False)
+    x.arrays["b"] = np.swapaxes(testing.random_array((len(sizes), 200, 72), "bf16", 1), -1, -2)
     x.arrays["offsets"] = np.cumsum(sizes, dtype=np.int32)
-    plan = replace(SMALL, tile=(128, 128, 64), groups=2, grid=4, store="tma")
+    plan = replace(SMALL, tile=(128, 128, 64), groups=2, grid=12, store="tma")
     assert on_machine(x, plan, monkeypatch, arch="sm_90a", seed=1) <= 1
+    assert [x["words"].any() for x in rooms] == [False]
 
 
 def test_the_plain_text_stores_the_rows_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:

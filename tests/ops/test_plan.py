@@ -230,17 +230,22 @@ def test_every_kind_of_plan_computes_the_same(name: str) -> None:
     assert testing.share_of_bound(out, testing.ACTIVATIONS["silu"].value(wanted), bound) <= 1
 
 
+def imagined_workspaces(p: Problem, plan: Plan) -> dict[str, ArrayRef]:
+    """Arrays of the shapes and types that the plan asks for, at addresses that nothing has."""
+    found = {}
+    for i, (n, (s, t)) in enumerate(workspaces(p, plan).items()):
+        found[n] = p.out._replace(pointer=(9 + i) << 40, shape=s, strides=row_major(s), dtype=dtypes.dtype(t))
+    return found
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_steps_use_the_workspaces_they_ask_for(name: str) -> None:
     plan = PLANS[name]
     p = problem(100, 72, 264)
     p = transposed_product(p) if plan.swap else p
-    asked = workspaces(p, plan)
-    work = {}
-    for i, (n, (s, t)) in enumerate(asked.items()):
-        work[n] = p.out._replace(pointer=(9 + i) << 40, shape=s, strides=row_major(s), dtype=dtypes.dtype(t))
+    work = imagined_workspaces(p, plan)
     used = {s for step in steps(p, plan, work) for s, _ in step.sources if s.startswith("work.")}
-    assert used == {f"work.{n}" for n in asked}
+    assert used == {f"work.{n}" for n in work}
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -291,7 +296,7 @@ def test_pieces_of_a_tile_of_a_group_do_not_wait_for_each_other(groups: int) -> 
     """Its place is found at run time: only the first waits for the tile before, once for each warpgroup."""
     p = grouped(groups, 8192, 4096, 4096)
     plan = next(e.plan for e in ranked(p, H200) if e.plan.tile == (128, 256, 64) and not e.plan.swap)
-    (step,) = steps(p, plan)
+    (step,) = steps(p, plan, imagined_workspaces(p, plan))
     names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
     compiled = step.kernel.compile(
         "sm_90a", facts=facts_of(dict(zip(names, step.args, strict=False))), **step.constants

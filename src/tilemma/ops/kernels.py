@@ -11,6 +11,7 @@ from tilemma import cdiv, dma, else_, foreach, if_, mma, parallel, select, share
 from tilemma.kernels import Kernel
 from tilemma.ops.epilogue import Inputs, Place, Scale, epilogue_function
 from tilemma.ops.sums import Operand, Sum
+from tilemma.ops.task_queue import TaskSource
 
 
 def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) -> tuple[Any, Any]:
@@ -43,6 +44,47 @@ def group_end(offsets: Any, e: Any, begin: Any, tokens: Any) -> Any:
     return tm.math.min(tm.math.max(offsets[e], begin), tokens)
 
 
+# Tiles of a group, on average, for which the tensor cores take longer than memory for the weights: of 1024 rows in
+# 8 groups by 4096 x 4096, halved tasks took 1.05 times as long as whole ones.
+MANY_TILES = 2
+
+
+class Cursor:
+    """The group of a task among the tasks of ``groups``, which are numbered one after another."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+        self.begin, self.end, self.following, self.tasks, self.base = (var(0) for _ in range(5))
+
+    def advance(self, t: Any) -> None:
+        """Go on to the group of task ``t``, or to the last."""
+        groups = self.groups
+        with while_(lambda: (t >= self.base + self.tasks) & (self.following < groups.count)):
+            self.base.set(self.base + self.tasks)
+            self.begin.set(self.end)
+            self.end.set(group_end(groups.offsets, self.following, self.begin, groups.tokens))
+            self.tasks.set(cdiv(self.end - self.begin, groups.each) * groups.others)
+            self.following.set(self.following + 1)
+
+    @property
+    def count(self) -> Any:
+        """The number of tasks up to the end of the group."""
+        return self.base + self.tasks
+
+    def holds(self, t: Any) -> Any:
+        """Whether there is a task ``t``."""
+        return t < self.count
+
+    def task(self, t: Any) -> tuple[Any, ...]:
+        """(group, begin, end, m, n) of task ``t``; an empty group if there is none."""
+        groups, some = self.groups, self.holds(t)
+        limit = var(select(some, self.end, self.begin))
+        mine = tm.math.max(cdiv(self.end - self.begin, groups.each), 1)
+        tiles_m, tiles_n = (mine, groups.others) if groups.down else (groups.others, mine)
+        m, n = raster(var(select(some, t - self.base, 0)), tiles_m, tiles_n, groups.raster)
+        return self.following - 1, self.begin, limit, var(m), var(n)
+
+
 @dataclass(frozen=True)
 class Groups:
     """``offsets``, the ends of ``count`` groups, divide ``tokens`` rows or columns; each group has its own tiles.
@@ -64,48 +106,67 @@ class Groups:
         """At least as many as there are tasks."""
         return (self.tokens // self.each + self.count) * self.others
 
-    def visit(self, first: Any, pace: int, work: Any, halve: Any = None) -> None:
+    def visit(self, first: Any, pace: int, work: Any) -> None:
         """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on.
 
         Threads agree on the number of calls without reading the offsets: the last ones have an empty group, with
-        ``begin`` = ``end``.  With ``halve`` they count the tasks: two blocks share each of the last round, if that
-        leaves half of the blocks without one, by ``halve(half, group, ..)``.
+        ``begin`` = ``end``.
         """
-        begin, end, following, tasks = var(0), var(0), var(0), var(0)
-        base = var(0)
+        cursor = Cursor(self)
+        for t in foreach(self.most, start=first, step=pace):
+            cursor.advance(t)
+            work(*cursor.task(t))
 
-        def find(t: Any) -> tuple[Any, ...]:
-            with while_(lambda: (t >= base + tasks) & (following < self.count)):
-                base.set(base + tasks)
-                begin.set(end)
-                end.set(group_end(self.offsets, following, begin, self.tokens))
-                tasks.set(cdiv(end - begin, self.each) * self.others)
-                following.set(following + 1)
-            some = t < base + tasks
-            limit = var(select(some, end, begin))
-            mine = tm.math.max(cdiv(end - begin, self.each), 1)
-            tiles_m, tiles_n = (mine, self.others) if self.down else (self.others, mine)
-            m, n = raster(var(select(some, t - base, 0)), tiles_m, tiles_n, self.raster)
-            return following - 1, begin, limit, var(m), var(n)
+    def draw(self, first: Any, queue: TaskSource, work: Any, halve: Any = None) -> None:
+        """Call ``work(group, begin, end, m, n)`` for task ``first`` and for those whose numbers ``queue`` gives.
 
+        With ``halve`` the tasks are counted: two blocks share each of the last ones by ``halve(half, group, ..)``,
+        so that blocks end at the same time.
+        """
+        cursor, number = Cursor(self), var(first)
         if halve is None:
-            for t in foreach(self.most, start=first, step=pace):
-                work(*find(t))
+            cursor.advance(number)
+            with while_(lambda: cursor.holds(number)):
+                work(*cursor.task(number))
+                number.set(queue.next())
+                cursor.advance(number)
+            queue.finish(number, cursor.count)
             return
-        whole = self._whole_rounds(pace)
-        for t in foreach(whole, start=first, step=pace):
-            work(*find(t))
-        halve(first % 2, *find(var(whole + first // 2)))
+        whole, task = var(self._whole(queue.pace)), var(0)
 
-    def _whole_rounds(self, pace: int) -> Any:
-        """Tasks before the last round of ``pace`` blocks, if that has at most half as many tasks as blocks; else
-        at least as many as there are."""
-        begin, count = var(0), var(0)
+        def find() -> None:
+            """The task of ``number``: ``whole`` + i is a half of task ``whole`` + i / 2."""
+            task.set(select(number < whole, number, whole + (number - whole) // 2))
+            cursor.advance(task)
+
+        find()
+        with while_(lambda: cursor.holds(task) & (number < whole)):
+            work(*cursor.task(task))
+            number.set(queue.next())
+            find()
+        with while_(lambda: cursor.holds(task)):
+            halve(var((number - whole) % 2), *cursor.task(task))
+            number.set(queue.next())
+            find()
+        queue.finish(number, cursor.count + tm.math.max(cursor.count - whole, 0))
+
+    def _whole(self, pace: int) -> Any:
+        """The number of tasks before the last ones, which are shared.
+
+        These are the tasks of the last round, if it leaves half of the blocks without one.  Where tiles of few
+        rows take less time there are no rounds: they are those of a quarter of the blocks, or none if groups of
+        few tiles wait for their weights from memory.
+        """
+        begin, count, few = var(0), var(0), var(0)
         for e in foreach(self.count):
             end = var(group_end(self.offsets, e, begin, self.tokens))
             count += cdiv(end - begin, self.each) * self.others
+            rest = (end - begin) % self.each
+            few.set(select((rest > 0) & (rest * 2 <= self.each), 1, few))
             begin.set(end)
-        return var(select(count % pace * 2 <= pace, count // pace, cdiv(count, pace)) * pace)
+        quarter = select(count >= MANY_TILES * self.count * self.others, pace // 4, 0)
+        last = select(few > 0, quarter, select(count % pace * 2 <= pace, count % pace, 0))
+        return tm.math.max(count - last, 0)
 
 
 def product_of_tiles(

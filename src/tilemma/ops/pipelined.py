@@ -34,6 +34,7 @@ from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
 from tilemma.ops.sums import QUAD, multiply, zero
+from tilemma.ops.task_queue import Consumer, Producer, TaskQueue
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
@@ -94,6 +95,7 @@ def matmul_by_hand(
     c: tm.Global["TC", "B", "C0", "C1"],
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "OUT", "OUT0", "OUT1"],
+    words: tm.Global["s64", "WORDS", "WORD1"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -108,6 +110,7 @@ def matmul_by_hand(
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, STORE="tma",
     LOADED=0, PROMPT=False, STREAMED="",
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
+    QUEUE=False, WORDS=1, WORD1=1,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -175,7 +178,9 @@ def matmul_by_hand(
             # Found while the kernel before still runs.
             only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
 
-        def issue_load(task: Any, filled: Any, back: Any = None, begins: Any = (None, None), b: Any = b) -> None:
+        def issue_load(
+            task: Any, filled: Any, back: Any = None, begins: Any = (None, None), b: Operand = b, a: Operand = a
+        ) -> None:
             (batch_a, batch_b), m, n, begin, end = task
             if back is not None:
                 step = var(select(back == 1, end - 1, begin))
@@ -321,9 +326,21 @@ def matmul_by_hand(
             RASTER or 16, by_rows,
         )  # fmt: skip
 
+        queue = TaskQueue(words[0, 0], pace) if QUEUE else None
+
         def load_group(e: Any, begin: Any, end: Any, m: Any, n: Any, b: Any = b) -> None:
             batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
-            issue_load((batches, m, n, 0, select(begin < end, steps, 0)), filled, None, begins, b)
+            count = select(begin < end, steps, 0)
+            if not by_rows or GROUPS == 1 or RING_LHS:
+                issue_load((batches, m, n, 0, count), filled, None, begins, b)
+                return
+            row = var(begin + m * TILE_M)
+            with if_(end - row <= WARP_M):
+                # The other warpgroups have no rows.
+                few = replace(a, rows=WARP_M, narrow=True)
+                issue_load((batches, 0, n, 0, count), filled, None, (row, None), b, few)
+            with else_():
+                issue_load((batches, m, n, 0, count), filled, None, begins, b)
 
         def load_half(half: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
             load_group(e, begin, end, m, n * 2 + half, replace(b, rows=TILE_N // 2, narrow=True))
@@ -368,8 +385,10 @@ def matmul_by_hand(
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = PipelineState(var(0), STAGES)
-                if GROUPED:
-                    groups.visit(first, pace, load_group, load_half if HALVES else None)
+                if QUEUE:
+                    groups.draw(first, Producer(queue), load_group, load_half if HALVES else None)
+                elif GROUPED:
+                    groups.visit(first, pace, load_group)
                 elif ONCE:
                     load_tile(only, filled)
                 else:
@@ -383,9 +402,11 @@ def matmul_by_hand(
                     used = PipelineState(var(0), STAGES)
                     if LOADED and part == GROUPS - 1:
                         clear_rest()
-                    if GROUPED:
+                    if QUEUE:
                         halve = partial(compute_half, part) if HALVES else None
-                        groups.visit(first, pace, partial(compute_group, part), halve)
+                        groups.draw(first, Consumer(queue), partial(compute_group, part), halve)
+                    elif GROUPED:
+                        groups.visit(first, pace, partial(compute_group, part))
                     elif ONCE:
                         compute_tile(only, used, part)
                     else:

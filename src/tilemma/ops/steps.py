@@ -9,7 +9,7 @@ from typing import Any
 
 from tilemma import dtypes
 from tilemma.arithmetic.integers import cdiv
-from tilemma.dtypes import DType, f32, s32
+from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
 from tilemma.ops import long_k
@@ -59,13 +59,19 @@ FEW_GROUPS = 16
 
 
 def _halves(problem: Problem, plan: Plan) -> bool:
-    """Whether pairs of blocks share the tasks of the last round, where that leaves blocks without one.
+    """Whether two blocks share each of the last tasks.
 
     Registers do not hold an epilogue besides.
     """
     if problem.offsets is None or problem.offsets.shape[0] > FEW_GROUPS or plan.tile[1] % 16:
         return False
-    return problem.grouped == "rows" and problem.plain and not problem.promote
+    return _queued(problem, plan) and problem.plain and not problem.promote
+
+
+def _queued(problem: Problem, plan: Plan) -> bool:
+    """Whether blocks take their tasks from a queue: tiles of few rows and those whose weights come from memory
+    take less and more time than others."""
+    return problem.grouped == "rows" and plan.by_hand
 
 
 def _once(problem: Problem, plan: Plan) -> bool:
@@ -103,6 +109,8 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         rows, columns = (x.shape[2], x.shape[1]) if transposes else x.shape[1:]
         unit = 128 // x.dtype.bytes
         found[name] = ((batch, rows, -(-columns // unit) * unit), _stored(x))
+    if _queued(problem, plan):
+        found["words"] = ((1, 1), "s64")
     return found
 
 
@@ -235,12 +243,17 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
         groups = part(problem.offsets, 0), ("offsets", 0)
     product = {**_constants(problem, plan), **_storage(problem)}
     scalars = (problem.alpha, problem.beta)
+    words: tuple[tuple[ArrayRef, Source], ...] = ()
+    if plan.by_hand:
+        words = (absent(problem, (1, 1), s64),)
+        if _queued(problem, plan):
+            words = ((part(work["words"], 0), ("work.words", 0)),)
     if "partial" not in work:
         constants = {**product, **_epilogue(problem, c[0], bias[0], out[0])}
         if plan.store == "tma" and by_columns(problem):
             out = transposed(out[0]), out[1]
             constants |= {"STORE": "turned", "OUT0": "N", "OUT1": "M"}
-        given = (*operands, *scales, groups, c, bias, out)
+        given = (*operands, *scales, groups, c, bias, out, *words)
         yield _step(_kernel(problem, plan), given, scalars, constants)
         return
     from tilemma.ops.pipelined import add_parts
@@ -254,7 +267,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     if transposes:
         parts = transposed(parts[0]), parts[1]
     constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
-    yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts), scalars, constants)
+    yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts, *words), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
     used = _scale(final, left, "scale_lhs", at[4]), _scale(final, right, "scale_rhs", at[5])
@@ -314,6 +327,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         values["OUT"] = 1
         if plan.by_hand:
             values["HALVES"] = _halves(problem, plan)
+            values["QUEUE"] = _queued(problem, plan)
         return values
     if not plan.by_hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
