@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tilemma.forking import cached_property
 from tilemma.ir.expr import value_of
 from tilemma.ir.tile import Barrier, If, InThreads, Op, Parallel
 from tilemma.ir.types import WARP
 from tilemma.ir.walk import bodies, with_fields
 from tilemma.passes.index_values import Ints as Ints
 from tilemma.passes.index_values import evaluate as evaluate
+from tilemma.passes.rotations import Rotations
 from tilemma.passes.scope import Dependence, block_threads, control, count
 
 Bools = NDArray[np.bool_]
@@ -128,6 +130,11 @@ class Tree:
         for node in self.walk():
             if isinstance(node.op, Barrier) and node.op.threads:
                 node.part = _partition(node.parent, node.op)
+
+    @cached_property
+    def rotations(self) -> Rotations:
+        """The swaps of the block."""
+        return Rotations(self.block.body)
 
     def _fill(self, into: Block, body: tuple[Op, ...]) -> None:
         for op in body:

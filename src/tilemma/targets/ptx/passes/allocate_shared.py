@@ -59,12 +59,11 @@ class _Block:
 
     tree: Tree
     accesses: Accesses
-    rotations: Rotations
 
     @staticmethod
     def of(block: Parallel, dependence: Dependence) -> _Block:
         tree = Tree(block, dependence)
-        return _Block(tree, Accesses(tree), Rotations(block.body))
+        return _Block(tree, Accesses(tree))
 
     @property
     def nodes(self) -> list[Node]:
@@ -149,7 +148,7 @@ class AllocateShared:
         return layout
 
     def _layout(self, studied: _Block) -> _Layout:
-        tree, accesses, rotations = studied.tree, studied.accesses, studied.rotations
+        tree, accesses, rotations = studied.tree, studied.accesses, studied.tree.rotations
         nodes = tree.walk()
         shared = [n for n in nodes if _is_shared(n.op)]
         lives = _live_ranges(shared, nodes, accesses)

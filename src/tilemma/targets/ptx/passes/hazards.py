@@ -26,7 +26,6 @@ from tilemma.ir.expr import walk as parts
 from tilemma.ir.ranges import Known, enters
 from tilemma.ir.types import Space
 from tilemma.ir.walk import trip_count
-from tilemma.passes.rotations import Rotations
 from tilemma.passes.threads import Block, Bools, Node, Tree
 from tilemma.records import record
 from tilemma.targets.ptx.passes import ordering
@@ -96,7 +95,7 @@ class Walk:
         self._tree, self._known_sizes = tree, known
         self._accesses = accesses
         self._aliases = aliases
-        self._rotations = Rotations(tree.block.body)
+        self._rotations = tree.rotations
         nodes = list(tree.walk())
         # The loops over tiles of the grid.
         self._grid = {loop_name(n) for n in nodes if isinstance(n.op, t.For) and n.op.blocks}
