@@ -20,10 +20,11 @@ import torch
 from ops_types import E4M3, GROUPED, normal
 from timing import flushed
 
-from tilemma.ops import arguments, plans, product
+from tilemma.ops import arguments, product
 from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Plan, hardware
 from tilemma.ops.problem import Problem
+from tilemma.ops.tuning import prepared
 
 Arrays = tuple[Any, ...]
 Call = tuple[arguments.Rules, Arrays, tuple[Any, ...]]
@@ -86,7 +87,7 @@ def calls() -> Iterator[tuple[str, Callable[[], Call]]]:
 
 def launcher(problem: Problem, plan: Plan) -> tuple[Callable[[], None], Any]:
     """A function that starts the plan's kernels, and the arrays that they work in."""
-    launches, work = plans.prepared(problem, plan)
+    launches, work = prepared(problem, plan)
 
     def start() -> None:
         for launch in launches:
