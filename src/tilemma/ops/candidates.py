@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_plans, few_rows, long_k
+from tilemma.ops import batch_plans, few_rows, long_k, middle
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, by_columns, packed, packs, transposed, transposed_product
 from tilemma.ops.plan import (
@@ -61,13 +61,14 @@ WAVES = ((1, 1, 1), (1, 2, 1), (4, 1, 1), (2, 1, 2), (2, 1, 3))
 SHARING = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2))
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
-# Blocks of a cluster wait for each other's slots: at 1000^3, 5 were 1 % faster than 8, in a graph and alone.
+# Blocks of a cluster wait for each other's slots.  Single products of small and middle size took 2 to 4 % less
+# time with deep rings.
 SHARED_RING = 5
 # Results of 4 bytes gained 2 to 10 % by tensor stores, but nothing where a block has one tile of 64 rows.
 TENSOR_STORE_ROWS = {2: 64, 4: 128}
 # Columns of a tile whose transpose is staged at a time, and the bytes that the compiler may leave free then.
 TURNED, SPARE = 32, 1024
-# The fewest rows and columns of products whose transpose is computed because its tiles fit better.
+# The fewest rows and columns of large products whose transpose is computed because its tiles fit better.
 LEAST_TURNED = 1024
 # Tile rows that blocks walk together.
 RASTER = 16
@@ -236,7 +237,9 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if few and turned and not ways[0]:
             yield from _sharing(p, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
-        for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms))):
+        middling = middle.applies(p) and not ways[0]
+        single = dict.fromkeys(middle.tiles(p, on.sms) if middling else ())
+        for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms), *single)):
             tile = tile_for(problem, wide)
             if not promotable(p, tile, groups):
                 continue
@@ -249,7 +252,8 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 continue
             tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
             parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
-            for split in (1,) if large else _splits(tiles, parts, on.sms):
+            whole_k = large or (middling and (wide, groups) not in usual)
+            for split in (1,) if whole_k else _splits(tiles, parts, on.sms):
                 how = store if split == 1 else "direct"
                 stages = _stages(p, tile, groups, how, on)
                 if stages < 2 or not fits_registers(p, wide, groups, how, split):
@@ -258,13 +262,14 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
                 for cluster, share in (*CLUSTERS, *batch_plans.clusters(p, tile, how)):
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
-                    if cluster != (1, 1) and (p.grouped or large or (wide, groups) not in usual):
+                    alone = p.grouped or large or not ((wide, groups) in usual or (wide, groups) in single)
+                    if cluster != (1, 1) and alone:
                         continue
                     if 3 in cluster and not few:
                         continue
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = _ring(p, plan, on)
-                        ring = min(ring, SHARED_RING) if share and cluster != (1, 1) else ring
+                        ring = min(ring, SHARED_RING) if share and cluster != (1, 1) and not middling else ring
                         rows = RASTER // cluster[0] if plan.back else RASTER
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1) or how == "copy"
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
@@ -406,7 +411,8 @@ def _takes_turned(p: Problem) -> bool:
     have not been timed.
     """
     m, n, _ = p.shape
-    timed = p.plain and p.lhs.dtype.bits == 16 and p.batch * len(p.outer) == 1 and min(m, n) >= LEAST_TURNED
+    timed = p.plain and p.lhs.dtype.bits == 16 and p.batch * len(p.outer) == 1
+    timed = timed and (min(m, n) >= LEAST_TURNED or middle.applies(p))
     return timed and not p.promote and _turns(transposed_product(p))
 
 

@@ -11,7 +11,8 @@ part of the shared tiles; up to twice as many where rows do not start on cache l
 A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
 least the time that memory needs to read each operand and write the result once, and that TMA needs in each SM for
 the lines of its tasks.  Memory is slow if few bytes are on their way.  The clock is higher where the tensor cores
-wait.  Products of few rows by large weights have a model of their own, `few_rows`.
+wait.  Products of few rows by large weights have a model of their own, `few_rows`; so have those with a long K,
+`long_k`, and those of small and middle size, `middle`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_model, few_rows, long_k
+from tilemma.ops import batch_model, few_rows, long_k, middle
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
@@ -409,6 +410,8 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         return Estimate(plan, *few_rows.seconds(p, plan, on))
     if plan.kernel == "pipelined" and plan.split > 1 and not plan.by_hand and long_k.applies(p):
         return Estimate(plan, *long_k.seconds(p, plan, on))
+    if plan.kernel == "pipelined" and not plan.pack and middle.applies(p):
+        return Estimate(plan, *middle.seconds(p, plan, on))
     (m, n, k), (rows, columns, depth) = p.shape, plan.tile
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
     batch = p.batch * len(p.outer)
