@@ -20,9 +20,11 @@ from tilemma.runtime.arrays import ArrayRef, stream_source
 
 # The fewest rounds of a measurement; those before the first that counts.
 FEWEST, WARMING = 3, 1
-# At most so many copies of the operands besides the caller's, and bytes of all; copies where the L2 cache holds
-# them anyway; the alignment of each.
-COPIES, SPREAD, CACHED, UNIT = 11, 120 << 20, 3, 256
+# At most so many copies of the operands besides the caller's, and bytes of all; copies where so many would fit
+# in half of the L2 cache.
+COPIES, SPREAD, CACHED = 11, 120 << 20, 3
+# Copies start at the same place within a page as the caller's arrays, small ones within a smaller unit.
+PAGE, UNIT = 2 << 20, 512
 # The L2 cache is emptied by a write of so many times its size, which lasts until the launches are enqueued.
 FLUSH = 10
 # Calls at a time, at most and at least, and seconds that they take together if there are more; products that are
@@ -140,10 +142,12 @@ def copied(problem: Problem) -> Iterator[list[Problem]]:
     """``problem`` for copies of its operands: as many as together with these exceed the L2 cache, at most
     `COPIES`, and none for large operands."""
     operands = problem.lhs, problem.rhs
-    rooms = [-(-_span(x) // UNIT) * UNIT + UNIT for x in operands]
+    units = [PAGE if _span(x) > PAGE // 2 else UNIT for x in operands]
+    rooms = [cdiv(_span(x), unit) * unit + unit for x, unit in zip(operands, units, strict=True)]
     device = cuda_device(problem.lhs.device[1])
-    most = CACHED if (COPIES + 1) * sum(rooms) < device.l2_bytes else COPIES
-    count = min(most, cdiv(SPREAD, sum(rooms)) - 1)
+    size = sum(map(_span, operands))
+    most = CACHED if 2 * COPIES * size < device.l2_bytes else COPIES
+    count = min(most, cdiv(SPREAD, max(1, size)) - 1)
     if count < 1 or any(s < 0 for x in operands for s in x.strides):
         yield []
         return
@@ -154,8 +158,8 @@ def copied(problem: Problem) -> Iterator[list[Problem]]:
         found, at = [], place
         for _ in range(count):
             moved = []
-            for x, room in zip(operands, rooms, strict=True):
-                there = at + x.pointer % UNIT
+            for x, unit, room in zip(operands, units, rooms, strict=True):
+                there = at + (x.pointer - at) % unit
                 # The time depends on the values: the clock is higher where bits change less.
                 with device.active():
                     device.driver.copy(there, x.pointer, _span(x))
