@@ -189,7 +189,7 @@ def product_of_tiles(
     BIAS="N", OUT="B", OUT0="M", OUT1="N",
     # The plan.
     WARP_M=64, TILE_N=128, TILE_K=64, GROUPS=2, RASTER=8, GRID=0, SPLIT=1, STORE="direct",
-    EARLY=False, SCALE_LHS="", SCALE_RHS="", PROMOTE=False, GROUPED="",
+    BLOCKS=0, EARLY=False, SCALE_LHS="", SCALE_RHS="", PROMOTE=False, GROUPED="",
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -202,7 +202,7 @@ def product_of_tiles(
     SCALE_LHS, SCALE_RHS: the kinds of `epilogue.Scale`.  PROMOTE: each step of K is summed apart and added in f32.
     GROUPED: "rows" of lhs and the result, or "columns" (rows of rhs, columns of the result), are divided by
     ``offsets`` into groups, each with its matrix of the other operand.  GRID: the blocks that compute groups, one
-    tile after another; 0: a block for each tile.
+    tile after another; 0: a block for each tile.  BLOCKS: so many are to fit on an SM; 0: as ptxas likes.
     """
     M, N = out.shape[1], out.shape[2]
     if STORE == "turned":
@@ -258,7 +258,8 @@ def product_of_tiles(
             tile(Place(b, b, b, b, row, column, rows, columns), row, column, part)
     elif GROUPED == "":
         tiles_m, tiles_n = cdiv(M, TILE_M), cdiv(N, TILE_N)
-        for block in parallel(out.shape[0] * tiles_m * tiles_n, level="block", overlap=True):
+        blocks = BLOCKS or None
+        for block in parallel(out.shape[0] * tiles_m * tiles_n, level="block", overlap=True, min_blocks=blocks):
             b = block // (tiles_m * tiles_n)
             m, n = raster(block % (tiles_m * tiles_n), tiles_m, tiles_n, RASTER)
             tile(Place(b, b, b, b, m * TILE_M, n * TILE_N), m * TILE_M, n * TILE_N)
