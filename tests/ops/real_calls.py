@@ -113,7 +113,7 @@ def reduced(x: RealCall, problem: Problem, plan: Plan, tiles: tuple[int, int] = 
         return least if name in "BE" else least + (size - least) % UNIT
 
     sizes = {name: less(name, size) for name, size in x.sizes.items()}
-    if plan.loaded:
+    if plan.loaded and not plan.swap:
         name = "N" if problem.swapped != plan.swap else "M"
         sizes[name] = x.sizes[name]
     small = replace(plan, stages=min(plan.stages, 3), split=split, grid=min(plan.grid, 2))

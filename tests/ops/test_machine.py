@@ -105,6 +105,15 @@ OTHERS = {
     "swapped, stored by hand": Plan(
         "pipelined", (128, 72, 64), 2, 2, grid=1, store="tma", swap=True, cluster=(1, 2), share=False, by_hand=True
     ),
+    "swapped, 40 rows to a tile": Plan(
+        "pipelined", (64, 40, 64), 1, 3, grid=2, swap=True, by_hand=True, loaded=40
+    ),
+    "swapped, 88 rows to a tile, in squares": Plan(
+        "pipelined", (128, 40, 64), 2, 2, grid=1, swap=True, cluster=(2, 2), share=False, by_hand=True, loaded=88
+    ),
+    "swapped, 48 rows to a tile, pairs share columns": Plan(
+        "pipelined", (64, 80, 64), 1, 3, grid=1, swap=True, cluster=(2, 1), by_hand=True, loaded=48
+    ),
     "packed": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, pack=("lhs", "rhs")),
     "packed, by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=2, pack=("lhs", "rhs"), by_hand=True),
     "split and swapped": Plan("pipelined", (64, 24, 128), 1, stages=2, grid=3, split=2, swap=True),
@@ -216,7 +225,7 @@ def choosable() -> list[Plan]:
 def small(plan: Plan) -> tuple[int, int, int]:
     """A shape with ragged edges, more tiles than blocks, and three steps for each part."""
     m, n = plan.tile[0] * plan.cluster[0] + 8, plan.tile[1] + 8
-    m = plan.loaded - 3 if plan.loaded else m
+    m = plan.loaded - 3 if plan.loaded and not plan.swap else m
     k = 3 * plan.split * plan.tile[2] - 8
     return (n, m, k) if plan.swap else (m, n, k)
 

@@ -57,8 +57,6 @@ MOST_IN_ROWS = {64: WIDEST_FITTED, 128: WIDEST_FITTED, 192: 200, 256: 184}
 # Rows of zeros that are copied to those of a ring's slots that are not loaded.
 ZEROS = 8
 WAVES = ((1, 1, 1), (1, 2, 1), (4, 1, 1), (2, 1, 2), (2, 1, 3))
-# Clusters of a transposed product of few rows that share these (the first number) and the weights (the second).
-SHARING = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2))
 # Five were 1 to 3 % slower than four.
 PROMOTED_RING = 4
 # Blocks of a cluster wait for each other's slots.  Single products of small and middle size took 2 to 4 % less
@@ -338,19 +336,16 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
 
 
 def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
-    """The plans of a transposed product of few rows whose blocks share these in twos, fours or eights, and the
-    weights where the rows are in two tiles.  The rings are deep."""
-    m, n, _ = p.shape
-    for high, wide in SHARING:
-        size, columns = high * wide, 8 * cdiv(cdiv(n, wide), 8)
-        for rows, groups in ((64, 1), (128, 2), (192, 3)):
-            shape = rows, columns, 64
-            stages = _stages(p, shape, groups, "tma", on, DEEPEST_RING)
-            fits = NARROWEST_PART <= columns <= WIDEST_FITTED and fits_registers(p, shape, groups, "tma", 1)
-            if fits and stages >= LEAST_RING and cdiv(n, columns) == wide and m > rows * (high - 1):
-                grid = on.resident(size) // size
-                plan = Plan("pipelined", shape, groups, stages, RASTER, grid, store="tma", swap=True, by_hand=True)
-                yield replace(plan, cluster=(high, wide))
+    """The plans of a transposed product of few rows in clusters, and with as many weights for each SM.  The rings
+    are deep."""
+    for tile, groups, height, cluster, share in few_rows.tiles(p, on):
+        store, zeros = ("direct", ZEROS * LINE) if height else ("tma", 0)
+        stages = _stages(p, tile, groups, store, replace(on, shared=on.shared - zeros), DEEPEST_RING)
+        if stages >= LEAST_RING and fits_registers(p, tile, groups, store, 1):
+            size = cluster[0] * cluster[1]
+            grid = on.resident(size) // size
+            plan = Plan("pipelined", tile, groups, stages, RASTER, grid, store=store, swap=True)
+            yield replace(plan, cluster=cluster, share=share, by_hand=True, loaded=height)
 
 
 def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:

@@ -25,7 +25,7 @@ def neighbours(problem: Problem, plan: Plan, found: Sequence[Estimate], on: Hard
     pipelines the kernel, some columns, when slots are released, what the L2 cache gives up first, and the raster;
     and those of ``found`` with the nearest tiles and parts."""
     p = transposed_product(problem) if plan.swap else problem
-    (m, n, k), (rows, columns, depth) = p.shape, plan.tile
+    (m, n, k), columns, depth = p.shape, *plan.tile[1:]
     lists: list[list[Plan]] = [[], [], [], []]
     if plan.split > 1:
         parts = (plan.split + x for x in (-1, 1, -2, 2))
@@ -37,7 +37,7 @@ def neighbours(problem: Problem, plan: Plan, found: Sequence[Estimate], on: Hard
             lists[3].append(replace(plan, by_hand=not plan.by_hand))
         wider = (widened(p, plan, x, on) for x in COLUMNS)
         lists[2] = [x for pair in itertools.zip_longest(lists[2], wider) for x in pair if x is not None]
-        lists[3] += _by_hand(plan, p, cdiv(m, rows * plan.cluster[0]) if cdiv(n, columns) > 1 else 1)
+        lists[3] += _by_hand(plan, p, cdiv(m, plan.height * plan.cluster[0]) if cdiv(n, columns) > 1 else 1)
     turns = itertools.zip_longest(*lists)
     return [x for x in dict.fromkeys(itertools.chain(*turns)) if x is not None and x != plan]
 
@@ -82,7 +82,8 @@ def widened(p: Problem, plan: Plan, more: int, on: Hardware) -> Plan | None:
     beyond = more > 0 and columns >= p.shape[1]
     if not usual or beyond or wide % unit or not (whole and 8 <= wide <= most):
         return None
-    stages = candidates._stages(p, tile, plan.groups, plan.store, on)
+    zeros = candidates.ZEROS * depth * p.lhs.dtype.bytes if plan.loaded else 0
+    stages = candidates._stages(p, tile, plan.groups, plan.store, replace(on, shared=on.shared - zeros))
     stages = min(stages, max(plan.stages, candidates.LARGEST_RING))
     fits = candidates.fits_registers(p, of_16_bits, plan.groups, plan.store, plan.split)
     return replace(plan, tile=tile, stages=stages) if fits and stages >= 2 else None

@@ -120,8 +120,8 @@ def matmul_by_hand(
     of lhs to each other, those of a column the tiles of rhs; without it, they only read the same part of the L2
     cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
     STORE: through shared memory by "tma", by TMA in boxes of whole "rows" of the tile, or by a "copy", by TMA to
-    ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: all rows of lhs are in one tile, and so
-    many are loaded.  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
+    ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: a tile has so many rows of lhs, and
+    zeros besides.  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
     read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
     tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
     number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
@@ -134,7 +134,9 @@ def matmul_by_hand(
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
-    tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * TILE_M), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
+    HEIGHT = LOADED or TILE_M
+    REST = HEIGHT - (GROUPS - 1) * WARP_M
+    tiles_m, tiles_n, steps = cdiv(M, CLUSTER_M * HEIGHT), cdiv(N, CLUSTER_N * TILE_N), cdiv(K, TILE_K)
     PARTED = cdiv(TILE_N, WIDEST) if PROMOTE else 1
     count = out.shape[0] * tiles_m * tiles_n
     batches = out.shape[0] // SPLIT
@@ -255,6 +257,11 @@ def matmul_by_hand(
                 if GROUPED:
                     there = out.view(1, WARP_M, width).from_(0, mine.row, mine.column + piece * width).sqz()
                     some = {"rows": mine.rows, "columns": mine.offset_columns(piece * width).columns}
+                elif LOADED and STORE == "direct":
+                    batch, part, _, _ = task
+                    column = mine.column + piece * width
+                    there = out.view(1, WARP_M, width).from_(batch * SPLIT + part, mine.row, column).sqz()
+                    some = {"rows": REST} if part_m == GROUPS - 1 else {}
                 else:
                     batch, part, m, n = task
                     row, column = (m * CLUSTER_M + down) * GROUPS + part_m, n * CLUSTER_N + across
@@ -313,7 +320,7 @@ def matmul_by_hand(
         def compute_tile(task: Any, used: Any, part_m: Any, back: Any = None) -> None:
             batch, part, m_, n_, begin, end = task
             m, n = m_ * CLUSTER_M + down, n_ * CLUSTER_N + across
-            place = Place(batch, batch, batch, batch, m * TILE_M, n * TILE_N)
+            place = Place(batch, batch, batch, batch, m * HEIGHT, n * TILE_N)
             compute(begin, end, used, part_m, place, (batch, part, m_, n_), back)
 
         by_rows = GROUPED == "rows"

@@ -47,10 +47,10 @@ class Plan:
     copied to aligned memory.  ``cluster`` blocks (along M,
     along N) take neighbouring tiles; each loads a part of a shared tile for all of them, or without ``share`` they
     only run at the same time.  ``back``: groups of tiles and K are traversed in alternating directions, in rounds
-    of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded, all that there are (0: the
-    whole tile).  ``prompt``: a slot is released when its step has been multiplied, not after the next one has been
-    started.  ``streamed``: the operand that is read once, after the swap: the L2 cache gives it up first.
-    ``turns``: blocks have other tiles of a product in each round.
+    of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded and stored, the next tile
+    starts behind them (0: the whole tile).  ``prompt``: a slot is released when its step has been multiplied, not
+    after the next one has been started.  ``streamed``: the operand that is read once, after the swap: the L2 cache
+    gives it up first.  ``turns``: blocks have other tiles of a product in each round.
     """
 
     kernel: str
@@ -72,6 +72,11 @@ class Plan:
     prompt: bool = False
     streamed: str = ""
     turns: bool = False
+
+    @property
+    def height(self) -> int:
+        """The rows of lhs that a tile computes."""
+        return self.loaded or self.tile[0]
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -347,7 +352,7 @@ def _streamed(p: Problem, plan: Plan, on: Hardware, moved: float, tasks: int, st
     rounds = max(1, cdiv(tasks, on.sms))
     # Two SMs share a path to the L2 cache, which one alone does not fill.
     each = max(LONE * rounds, cdiv(2 * tasks, on.sms) / 2) * steps * depth * size / LINE * 1e-9
-    held = plan.loaded or rows
+    held = plan.height
     zeros = (held - high) * (1 + (tiles_m - 1) / rounds) * math.sqrt(min(1.0, tiles_n / on.sms))
     zeros += (columns - wide) * (1 + (tiles_n - 1) / rounds) * math.sqrt(min(1.0, tiles_m / on.sms))
     lines = FROM_MEMORY * first + FROM_CACHE * (high + wide - first) + FILLED * zeros
@@ -366,7 +371,7 @@ def _alone(p: Problem, plan: Plan) -> bool:
     m, n, k = p.shape
     large = n * k * p.lhs.dtype.bytes > LEAST_ALONE and k < LONG * n
     streams = plan.kernel == "pipelined" and plan.by_hand and plan.share and not p.grouped
-    held, unit = plan.loaded or plan.tile[0], 8 * plan.cluster[1]
+    held, unit = plan.height, 8 * plan.cluster[1]
     return streams and large and m <= min(held, MOST_ALONE) and held - m < unit
 
 

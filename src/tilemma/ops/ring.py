@@ -44,8 +44,8 @@ class Operand:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
     ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.  ``pieces``: the
     tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more rows.  ``loaded``, if not 0:
-    the array has no more rows than this, a multiple of 8; the tile's further rows are not loaded.  ``evict``: see
-    `tma.copy`.
+    so many rows of the array belong to a tile, a multiple of 8; the tile's further rows are not loaded.
+    ``evict``: see `tma.copy`.
     """
 
     array: Any
@@ -78,7 +78,7 @@ class Operand:
             room = room.subspan(*((rows, self.depth) if self.major == "row" else (self.depth, rows))).at(0, 0)
         if self.loaded:
             room = room.subspan(self.loaded, self.depth).at(0, 0)
-            there = self.array.subspan(1, self.loaded, self.depth).at(batch, 0, k).sqz()
+            there = self.array.subspan(1, self.loaded, self.depth).at(batch, tile, k).sqz()
         elif self.major == "row" and begin is not None:
             there = self.array.view(1, rows, self.depth).from_(batch, start, k * self.depth).sqz()
         elif self.major == "row":

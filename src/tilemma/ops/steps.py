@@ -77,7 +77,7 @@ def _queued(problem: Problem, plan: Plan) -> bool:
 def _once(problem: Problem, plan: Plan) -> bool:
     """Whether there are no more tasks than blocks."""
     (m, n, _), (high, wide) = problem.shape, plan.cluster
-    tiles = cdiv(m, plan.tile[0] * high) * cdiv(n, plan.tile[1] * wide)
+    tiles = cdiv(m, plan.height * high) * cdiv(n, plan.tile[1] * wide)
     return not problem.grouped and problem.batch * tiles * plan.split <= plan.grid
 
 
@@ -334,7 +334,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
             values["HALVES"] = _halves(problem, plan)
             values["QUEUE"] = _queued(problem, plan)
         return values
-    if not plan.by_hand or cdiv(problem.shape[0], plan.tile[0] * plan.cluster[0]) <= plan.raster:
+    if not plan.by_hand or cdiv(problem.shape[0], plan.height * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
     if plan.by_hand:
         values["ONCE"] = _once(problem, plan)
