@@ -19,9 +19,9 @@ def seeds(daily: range) -> list[object]:
     return [*daily, *(pytest.param(s, marks=pytest.mark.slow) for s in NIGHTLY)]
 
 
-# The last is of f64, whose rows are not aligned.
+# The first is of f64, whose rows are not aligned.
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("seed", [*seeds(range(5)), 200579])
+@pytest.mark.parametrize("seed", [200579, *seeds(range(5))])
 def test_chosen_plans_keep_to_registers(seed: int) -> None:
     problem = drawn(seed).imagined()
     assert compiled(problem, plan_of(problem)) == []
