@@ -63,6 +63,14 @@ class Counted:
         return 2 * self.a
 
 
+@pytest.fixture(params=["marks", "no marks"])
+def _marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python whose `dataclasses` marks fields as ours does, and one that does not."""
+    if request.param == "no marks":
+        monkeypatch.setattr(records, "_ORDINARY", None)
+
+
+@pytest.mark.usefixtures("_marks")
 @pytest.mark.parametrize("slots", [True, False])
 def test_it_is_what_the_dataclass_is(slots: bool) -> None:
     for ours, theirs in zip(family(record, slots), family(partial(dataclass, frozen=True), slots), strict=True):
@@ -73,6 +81,7 @@ def test_it_is_what_the_dataclass_is(slots: bool) -> None:
         assert hasattr(ours, "__slots__") == hasattr(theirs, "__slots__") == slots
 
 
+@pytest.mark.usefixtures("_marks")
 @pytest.mark.parametrize("make", [record, partial(dataclass, frozen=True)])
 @pytest.mark.parametrize("slots", [True, False])
 def test_behaviour(make: Callable[..., Any], slots: bool) -> None:

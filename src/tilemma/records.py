@@ -49,13 +49,15 @@ class _Sample:
     field: int
 
 
-# What `dataclasses` marks its fields and its classes with.
-_ORDINARY: Any = fields(_Sample)[0]._field_type  # type: ignore[attr-defined]
-_PARAMETERS: Any = _Sample.__dataclass_params__  # type: ignore[attr-defined]
+# What `dataclasses` marks its fields and its classes with; a Python that has no such marks declares fields itself.
+_ORDINARY: Any = getattr(fields(_Sample)[0], "_field_type", None)
+_PARAMETERS: Any = getattr(_Sample, "__dataclass_params__", None)
 
 
 def _declared(cls: Any) -> tuple[Any, ...]:
     """The fields of ``cls``, as `dataclass` finds them; it becomes a dataclass without methods."""
+    if _ORDINARY is None or _PARAMETERS is None:
+        return fields(dataclass(init=False, repr=False, eq=False)(cls))
     found: dict[str, Any] = {}
     for base in cls.__mro__[-1:0:-1]:
         found |= base.__dict__.get("__dataclass_fields__", {})

@@ -469,3 +469,12 @@ def test_errors_are_in_the_catalogue() -> None:
     codes = {r[1] for r in STATEMENTS} | {r[2] for r in KERNELS} | {r[1] for r in SIGNATURES}
     codes |= {r[1] for r in COMPILED} | {r[3] for r in CALLS}
     assert codes <= set(KINDS)
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_shown() -> None:
+    def f(x: tm.Global["f32", "N"]) -> None:
+        for b in tm.parallel(2, level="block", overlap="after"):
+            x[b] = 1.0
+
+    with pytest.raises(TilemmaError, match=r"`overlap=` got 'after' \(a str\)"):
+        tm.kernel(f).build()

@@ -12,6 +12,7 @@ from tilemma import dtypes
 from tilemma.arithmetic import integers
 from tilemma.arithmetic.convert import real
 from tilemma.dtypes import DType, promote
+from tilemma.errors import described
 from tilemma.ir.builder import Builder, element_type
 from tilemma.ir.checks import checked_constant, checked_division, checked_fit, checked_index, checked_scalar
 from tilemma.ir.constructs import KINDS, OPERANDS
@@ -400,7 +401,8 @@ def flag(x: Any, what: str, *others: str) -> bool:
         return bool(known)
     fix = f"write `{what}=True`, or leave it out"
     wanted = "True or False" + "".join(f", or {other!r}" for other in others)
-    raise WrongValue(caller_span(), what=f"`{what}=`", got=article(x), wanted=wanted, fix_text=fix)
+    got = described(x) if isinstance(x, (str, int, float)) else article(x)
+    raise WrongValue(caller_span(), what=f"`{what}=`", got=got, wanted=wanted, fix_text=fix)
 
 
 def refused(kind: str, what: str, x: Any, fix: str | None = None) -> WrongValue:
