@@ -15,9 +15,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
+from tilemma.forking import cached_property
 from tilemma.ops import compiling, few_rows, race
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Estimate, Hardware, Plan, hardware
