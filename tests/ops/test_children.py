@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from tilemma.ops import children
 from tilemma.ops.children import Children
 
 R = TypeVar("R")
@@ -110,3 +111,25 @@ def test_items_that_would_be_late_are_not_started(forked: list[int]) -> None:
             children.send(x)
         assert list(collected(children, soon())) == [0] and not children.alive
     check_ended(forked)
+
+
+def test_a_child_that_is_interrupted_at_once_does_not_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The program of its parent would run twice."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    parent = os.getpid()
+    monkeypatch.setattr(children, "_serve", interrupted)
+    try:
+        with closing(Children(lambda x: x, 2, soon())) as started:
+            for x in range(2):
+                started.send(x)
+            assert not collected(started, soon()) and not started.alive
+    finally:
+        if os.getpid() != parent:
+            (tmp_path / "on").touch()
+            os._exit(0)
+    assert not (tmp_path / "on").exists()

@@ -16,13 +16,14 @@ from products import problem
 
 from tilemma import kernels
 from tilemma.compiler import Ready
-from tilemma.ops import arguments, compiling
+from tilemma.ops import arguments, compiling, plans
 from tilemma.ops.candidates import ranked
 from tilemma.ops.kernels import matmul_tiles
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Hardware, Plan
-from tilemma.ops.race import Race
-from tilemma.runtime import DeviceArray, cuda_device, cudadriver
+from tilemma.ops.race import Race, copied
+from tilemma.ops.tuning import measured
+from tilemma.runtime import DeviceArray, DriverError, cuda_device, cudadriver
 from tilemma.runtime.arrays import describe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -126,3 +127,111 @@ def test_neighbours_have_other_numbers_of_parts_and_stages() -> None:
     near = neighbours(p, plan, found, Hardware())
     assert {plan.split - 1, plan.split + 1} <= {x.split for x in near if x.tile == plan.tile}
     assert plan.stages - 1 in {x.stages for x in near} and plan not in near
+
+
+class FullDriver(FakeDriver):
+    """A device without room for more than ``most`` bytes at a time."""
+
+    most = 1 << 30
+
+    def allocate(self, size: int) -> int:
+        if size > self.most:
+            raise DriverError(call="cuMemAlloc", name="CUDA_ERROR_OUT_OF_MEMORY", text="out of memory", remedy="")
+        return super().allocate(size)
+
+
+def on_fake_device() -> Any:
+    a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))
+    return arguments.problem(arguments.Call(describe(a), describe(b)), describe(out), made=False)
+
+
+def test_failures_without_a_text_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of no launches would seem the fastest."""
+
+    def fails(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(compiling, "calls_of", fails)
+    plan = Plan("tiles", (64, 64, 64), 1)
+    assert compiling._make(problem(70, 80, 301), "sm_90a", "sm_90a", plan) == "MemoryError"
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_plans_whose_arrays_find_no_room_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+) -> None:
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "cores", lambda: count)
+    plan, driver, said = Plan("tiles", (64, 64, 64), 1, raster=21), FullDriver(), list[str]()
+    large = Plan("pipelined", (64, 64, 64), 1, stages=2, grid=4, split=2, pack=("lhs", "rhs"))
+    with cudadriver.using(driver):
+        race = Race(on_fake_device(), (), 1, lambda: None, said.append)
+        driver.most = 0
+        with contextlib.closing(compiling.compiler(race.problem, time.perf_counter() + 60)) as compiler:
+            for each in (large, plan):
+                compiler.send(each)
+            while compiler.waiting:
+                race.enter(compiler.receive(time.perf_counter() + 60))
+    assert list(race.ready) == [plan] and len(said) == 1 and said[0].startswith(str(large))
+
+
+def test_a_full_device_is_measured_without_copies_and_after_a_shorter_write() -> None:
+    driver, plan = FullDriver(), Plan("tiles", (64, 64, 64), 1, raster=21)
+    with cudadriver.using(driver):
+        race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None)
+        race.enter([compiling.Compiled(plan)])
+        driver.most = 2 * max(race.device.l2_bytes, 1)
+        with copied(race.problem) as copies:
+            assert not copies
+        assert len(race.run([plan], 3, 0.0, single=True)[plan]) == 3
+        assert ("fill_async", driver.most, 0) in driver.calls
+
+
+def test_threads_compile_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fails, raising=False)
+    monkeypatch.setattr(compiling, "cores", lambda: 4)
+    with cudadriver.using(FakeDriver()):
+        assert isinstance(compiling.compiler(on_fake_device(), 60.0), compiling.Threads)
+
+
+def test_errors_of_plans_are_printed_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They are no markup, and nothing else is written where stderr is no terminal."""
+    monkeypatch.setattr(compiling, "cores", lambda: 1)
+    monkeypatch.setattr(
+        compiling.Threads, "receive", lambda x, _: [compiling.Compiled(x._sent.popleft(), error="[/no] room")]
+    )
+    with cudadriver.using(FakeDriver()):
+        wanted = on_fake_device()
+        found = ranked(wanted, Hardware())[:1]
+        assert measured(wanted, found) == found[0].plan
+        printed = capfd.readouterr()
+        assert not printed.out and "[/no] room" in printed.err and not printed.err.startswith("\n")
+        monkeypatch.setattr(sys, "stderr", None)
+        assert measured(wanted, found) == found[0].plan and not capfd.readouterr().out
+
+
+def test_one_thread_tunes_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another one with the same call takes the winner."""
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
+    monkeypatch.setattr(plans, "_winners", {})
+    running: list[int] = []
+
+    def measures(_: Any, found: Any) -> Plan:
+        running.append(0)
+        time.sleep(0.05)
+        return found[0].plan
+
+    monkeypatch.setattr(plans, "measured", measures)
+    with cudadriver.using(FakeDriver()):
+        wanted = on_fake_device()
+        threads = [threading.Thread(target=plans.best, args=(wanted, True)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(running) == 1

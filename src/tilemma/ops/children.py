@@ -49,21 +49,26 @@ class Children(Generic[T, R]):
             raise
 
     def _start(self, work: Callable[[T], R], deadline: float) -> None:
-        reader, writer = Pipe(duplex=False)
-        with warnings.catch_warnings():
-            # Of threads in this process: a child that waits for one is ended in time.
-            warnings.simplefilter("ignore")
-            child = os.fork()
-        if child == 0:
-            os.close(self._fill)
-            _serve(work, self._items, writer, deadline)
-        writer.close()
+        parent, (reader, writer) = os.getpid(), Pipe(duplex=False)
+        try:
+            with warnings.catch_warnings():
+                # Of threads in this process: a child that waits for one is ended in time.
+                warnings.simplefilter("ignore")
+                child = os.fork()
+            if child == 0:
+                os.close(self._fill)
+                _serve(work, self._items, writer, deadline)
+        finally:
+            if os.getpid() != parent:
+                # An interrupt at once must not take a child through its parent's program.
+                os._exit(1)
+            writer.close()
         self._children[reader] = child
 
     @property
     def waiting(self) -> int:
         """Items that were sent and have not come back, nor will never."""
-        return len(self._sent) - self._done if self._children else 0
+        return max(0, len(self._sent) - self._done) if self._children else 0
 
     @property
     def alive(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from tilemma import dtypes
+from tilemma.errors import TilemmaError
 from tilemma.kernels import Kernel, best_arch
 from tilemma.ops.children import Children, cores
 from tilemma.ops.operand_layouts import transposed_product
@@ -92,10 +94,10 @@ class Forked:
             if isinstance(made, str):
                 found.append(Compiled(plan, error=made))
                 continue
-            calls, work = calls_of(self._problem, plan)
-            for (kernel, *_), each in zip(calls, made, strict=True):
+            calls, work, error = _with_work(self._problem, plan)
+            for (kernel, *_), each in zip(calls, made, strict=not error):
                 adopt(kernel, each)
-            found.append(Compiled(plan, work, partial(launches_of, calls)))
+            found.append(Compiled(plan, work, partial(launches_of, calls), error))
         return found
 
     def close(self) -> None:
@@ -114,7 +116,21 @@ def _make(problem: Problem, target: str, where: str, plan: Plan) -> list[Made] |
         }
         return [make(target, where, *call) for call in calls_of(problem, plan, work)[0]]
     except Exception as e:
-        return str(getattr(e, "message", e))
+        return _reason(e)
+
+
+def _with_work(problem: Problem, plan: Plan) -> tuple[Calls, Mapping[str, Any], str]:
+    """`calls_of`, and what is wrong with the plan: the device may have no room for its arrays, besides those of
+    other plans.  Libraries raise a RuntimeError or a MemoryError then."""
+    try:
+        return *calls_of(problem, plan), ""
+    except (TilemmaError, RuntimeError, MemoryError) as e:
+        return [], {}, _reason(e)
+
+
+def _reason(e: Exception) -> str:
+    # Some exceptions have no text.
+    return str(getattr(e, "message", e)) or type(e).__name__
 
 
 @dataclass
@@ -140,17 +156,17 @@ class Threads:
 
     def receive(self, until: float) -> list[Compiled]:
         """The plans that were sent, those that will be ready by the deadline if they take as long as others."""
-        found: list[tuple[Plan, Mapping[str, Any], list[Future[list[PreparedLaunch]]]]] = []
+        found: list[tuple[Plan, Mapping[str, Any], list[Future[list[PreparedLaunch]]], str]] = []
         with ThreadPoolExecutor(WAITING) as pool:
             begin = time.perf_counter()
             while self.waiting:
                 plan = self._sent.popleft()
-                calls, work = calls_of(self.problem, plan)
-                found.append((plan, work, [pool.submit(launches_of, [call]) for call in calls]))
-            for _, _, each in found:
+                calls, work, error = _with_work(self.problem, plan)
+                found.append((plan, work, [pool.submit(launches_of, [call]) for call in calls], error))
+            for _, _, each, _ in found:
                 futures.wait(each)
             self._longest = max(self._longest, time.perf_counter() - begin)
-        return [Compiled(plan, work, partial(_together, each)) for plan, work, each in found]
+        return [Compiled(plan, work, partial(_together, each), error) for plan, work, each, error in found]
 
     def close(self) -> None:
         self._sent.clear()
@@ -165,4 +181,6 @@ def compiler(problem: Problem, deadline: float) -> Forked | Threads:
     count = min(CHILDREN, cores() - 1)
     if count < FEWEST_CHILDREN or not hasattr(os, "fork"):
         return Threads(problem, deadline)
-    return Forked(problem, count, deadline)
+    with contextlib.suppress(OSError):  # the system allows no more processes or open files
+        return Forked(problem, count, deadline)
+    return Threads(problem, deadline)

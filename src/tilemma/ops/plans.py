@@ -13,6 +13,7 @@ from typing import Any
 from tilemma.assemble import DiskCache
 from tilemma.bounded import Bounded
 from tilemma.fingerprint import fingerprint
+from tilemma.forking import ForkSafeLock
 from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, hardware
 from tilemma.ops.problem import Epilogue, Problem
@@ -23,6 +24,8 @@ from tilemma.runtime.arrays import facts
 ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
 
 _winners: Bounded[str, Plan] = Bounded(1024)
+# Threads that tune at one time would measure each other's work.
+_tuning = ForkSafeLock()
 
 
 def usable(problem: Problem, on: Hardware) -> list[Estimate]:
@@ -41,10 +44,11 @@ def best(problem: Problem, tune: bool = False) -> Plan:
         # Repeated measurements would accumulate in a result that is its own addend.
         return found[0].plan
     key = kind(problem, on)
-    if key not in _winners:
-        _winners[key] = load_winner(key) or measured(problem, found)
-        store_winner(key, _winners[key])
-    return _winners[key]
+    with _tuning:
+        if key not in _winners:
+            _winners[key] = load_winner(key) or measured(problem, found)
+            store_winner(key, _winners[key])
+        return _winners[key]
 
 
 def kind(problem: Problem, on: Hardware) -> str:

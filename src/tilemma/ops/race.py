@@ -17,6 +17,7 @@ from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
 from tilemma.runtime import Device, PreparedLaunch, cuda_device
 from tilemma.runtime.arrays import ArrayRef, stream_source
+from tilemma.runtime.cudadriver import Driver, DriverError
 
 # The fewest rounds of a measurement; those before the first that counts.
 FEWEST, WARMING = 3, 1
@@ -103,11 +104,11 @@ class Race:
         times: dict[Plan, list[float]] = {p: [] for p in plans}
         starters = {p: self._starter(p, single) for p in plans}
         calls = 1 if single else self.calls
-        driver, size = self.device.driver, FLUSH * max(self.device.l2_bytes, 1)
+        driver = self.device.driver
         stream = stream_source(self.problem.lhs)()
         with self.device.active():
             driver.synchronize(stream)
-            place = driver.allocate(size) if single else 0
+            place, size = _room(driver, max(self.device.l2_bytes, 1)) if single else (0, 0)
             try:
                 start, stop = driver.event(), driver.event()
                 for number in range(-WARMING, rounds):
@@ -132,6 +133,15 @@ class Race:
         return times
 
 
+def _room(driver: Driver, least: int) -> tuple[int, int]:
+    """Address and size of memory that is written to empty the L2 cache, of ``least`` bytes; shorter than `FLUSH`
+    times as long where the device has no more room."""
+    for size in (FLUSH * least, FLUSH * least // 2, 2 * least):
+        with contextlib.suppress(DriverError):
+            return driver.allocate(size), size
+    return driver.allocate(least), least
+
+
 def _start(calls: Sequence[Sequence[PreparedLaunch]], stream: int) -> None:
     for launch in itertools.chain(*calls):
         launch.start(stream)
@@ -140,7 +150,7 @@ def _start(calls: Sequence[Sequence[PreparedLaunch]], stream: int) -> None:
 @contextlib.contextmanager
 def copied(problem: Problem) -> Iterator[list[Problem]]:
     """``problem`` for copies of its operands: as many as together with these exceed the L2 cache, at most
-    `COPIES`, and none for large operands."""
+    `COPIES`, and none for large operands or where the device has no room."""
     operands = problem.lhs, problem.rhs
     units = [PAGE if _span(x) > PAGE // 2 else UNIT for x in operands]
     rooms = [cdiv(_span(x), unit) * unit + unit for x, unit in zip(operands, units, strict=True)]
@@ -153,7 +163,13 @@ def copied(problem: Problem) -> Iterator[list[Problem]]:
         return
     with device.active():
         device.driver.synchronize(stream_source(problem.lhs)())
-        place = device.driver.allocate(count * sum(rooms))
+        try:
+            place = device.driver.allocate(count * sum(rooms))
+        except DriverError:
+            place = 0
+    if not place:
+        yield []
+        return
     try:
         found, at = [], place
         for _ in range(count):

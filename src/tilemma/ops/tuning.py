@@ -65,14 +65,16 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -
     from rich.console import Console
     from rich.progress import Progress
 
-    begin, console = time.perf_counter(), Console(file=sys.stderr, quiet=quiet)
-    progress = Progress(console=console, transient=True)
+    # Without a stderr, rich would write on stdout.
+    begin, console = time.perf_counter(), Console(file=sys.stderr, quiet=quiet or sys.stderr is None)
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
     with progress, copied(problem) as copies, contextlib.ExitStack() as alive:
         task = progress.add_task("measuring plans", total=MEASURING)
         calls = min(race.CALLS, max(race.REPEATED, 1 + len(copies), int(race.TOGETHER / found[0].seconds)))
         contest = Race(
             problem, copies, calls,
-            lambda: progress.update(task, completed=time.perf_counter() - begin), lambda text: console.print(text),
+            lambda: progress.update(task, completed=time.perf_counter() - begin),
+            lambda text: console.print(text, markup=False),
         )  # fmt: skip
         alive.callback(contest.close)
         search = Search(problem, found, contest)
