@@ -29,10 +29,12 @@ def multiply(plan: Plan, shape: tuple[int, int, int], layout: int, how: dict[str
     c = testing.random_array((m, n), out_dtype, 2) if how.get("c") else None
     bias = testing.random_array((n,), "f32", 3) if how.get("bias") else None
     out = np.full((m, n), np.nan, dtypes.dtype(out_dtype).numpy)
+    if how.get("c") == "out":
+        out[...] = c
     alpha, beta, activation = (
         (0.5, 2.0, how.get("activation")) if c is not None else (1.0, 0.0, how.get("activation"))
     )
-    refs = [None if x is None else describe(x) for x in (c, bias)]
+    refs = [None if x is None else describe(x) for x in (out if how.get("c") == "out" else c, bias)]
     call = Call(describe(a), describe(b), alpha=alpha, beta=beta, c=refs[0], bias=refs[1], activation=activation)
     p = arguments.problem(call, describe(out), made=False)
     product.run(p, plan, "machine", **options)
@@ -164,6 +166,11 @@ def test_split_swapped_packed_and_clustered(name: str) -> None:
     shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, 264)
     shape = (200, 131, 136) if "copied" in name else (130, 150, 264) if "three tiles" in name else shape
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
+
+
+def test_parts_are_added_to_the_result_before_its_activation() -> None:
+    how = {"c": "out", "activation": "silu"}
+    assert multiply(OTHERS["split"], (72, 64, 264), 0, how, arch="sm_90a", seed=1) <= 1
 
 
 # (rows, rows that are loaded, the blocks that share them, warpgroups, the parts of K).

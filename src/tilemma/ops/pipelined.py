@@ -469,9 +469,16 @@ def add_parts(
                 )
                 for row, x in places
             ]
+
+            def finished(total: Any, row: Any, column: Any, batch: Any = batch) -> Any:
+                place = Place(batch, batch, batch, batch, row, column)
+                return total if epilogue.plain else epilogue.of(total, place, 0, 0)
+
+            # An activation has a variable: an addend that is `out` itself is then read apart from the write.  The
+            # compiler puts a barrier between the reads of the block and its writes: no read is conditional.
+            apart = ADDEND == "out" and ACTIVATION != ""
+            if apart:
+                totals = [var(finished(x, *place)) for x, place in zip(totals, places, strict=True)]
             for (row, column), total in zip(places, totals, strict=True):
                 with tm.if_(row < M):
-                    value = total
-                    if not epilogue.plain:
-                        value = epilogue.of(total, Place(batch, batch, batch, batch, row, column), 0, 0)
-                    out[batch, row, column] = value
+                    out[batch, row, column] = total if apart else finished(total, row, column)
