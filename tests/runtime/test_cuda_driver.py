@@ -191,6 +191,12 @@ def test_each_failure_has_the_call_and_the_drivers_words(cuda: Bindings, call: s
         assert facts["remedy"] == cudadriver.REMEDIES.get(f"CUDA_ERROR_{status}", other)
 
 
+def test_what_no_graph_can_capture_is_done_before(cuda: Bindings) -> None:
+    cuda.failing = {"cuMemAlloc": "STREAM_CAPTURE_UNSUPPORTED"}
+    with pytest.raises(DriverError, match="before the graph is captured"):
+        CudaDriver().allocate(1)
+
+
 def test_a_tensor_map_is_encoded_on_64_bytes(cuda: Bindings) -> None:
     seen: list[Any] = []
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.problem import Problem
-from tilemma.ops.requests import LINE, of_rows
+from tilemma.ops.requests import LINE, SECTOR, of_rows
 
 if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
 
 # The share of the time that memory needs at its rate, and the seconds that a request to the L2 cache for a read
-# and for a write takes besides, and a box's row that starts or ends within a sector, of so many bytes.
-STREAMED, READ, WRITE, SEAM, SECTOR = 0.65, 4e-12, 1.2e-11, 1.8e-11, 32
+# and for a write takes besides, and a box's row that starts or ends within a sector.
+STREAMED, READ, WRITE, SEAM = 0.65, 4e-12, 1.2e-11, 1.8e-11
 # What the shorter of two times that pass together adds to the other.
 BESIDE = 0.1
 # How much longer a batch takes whose tiles leave as whole rows.

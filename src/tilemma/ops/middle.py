@@ -16,20 +16,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.long_k import CACHE_RATE, CLOCK, PORT_BYTES
 from tilemma.ops.problem import Problem
+from tilemma.ops.requests import LINE, SECTOR
 
 if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
 
 # Products that the model is for: rows and columns, at least; elements of the result and K, at most.
 LEAST, RESULT, LONGEST = 257, 3_000_000, 3072
-# Bytes of a sector and of a line; how much longer rows take that start within lines, and within sectors.
-SECTOR, LINE = 32, 128
+# How much longer rows take that start within lines, and within sectors.
 WITHIN_LINES, WITHIN_SECTORS = 0.391, 0.945
 # How much longer than at its peak rate it takes: tensor cores, the port of an SM, the L2 cache and memory.
 TENSOR, PORT, CACHE, MEMORY, SMOOTH = 1.07, 0.501, 0.299, 2.41, 4.0
-# The peak rates: operations a clock of these, bytes a clock into an SM, and bytes a second of the L2 cache.
-CLOCK, PORT_BYTES, CACHE_RATE = 1.755e9, 64.0, 5.5e12
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied.
 LATENCY, LATENCY_SHARED, BUSY = 5.28e-7, 6.98e-7, 1.33
 # Seconds for a row of zeros, and the exponent of the share of the SMs that fill as many.

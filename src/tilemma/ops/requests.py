@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-# Bytes of a line of the L2 cache, which answers for one at a time, and of a box's row.
-LINE = 128
+# Bytes of a line of the L2 cache, which answers for one at a time, and of a box's row; and of a sector.
+LINE, SECTOR = 128, 32
 
 
 def lines(size: int, step: int) -> float:

@@ -53,6 +53,9 @@ REMEDIES = {
     "CUDA_ERROR_MISALIGNED_ADDRESS": "a kernel was compiled for more alignment than an array has: report it",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "assemble the kernel for this device",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use fewer threads, registers or less shared memory",
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": (
+        "make the same call once before the graph is captured: a first call compiles, with `tune=True` it measures"
+    ),
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "the driver was updated under a running system: restart the machine",
 }
 
