@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from products import problem
 
-from tilemma import kernels
+from tilemma import kernels, ops
 from tilemma.compiler import Ready
 from tilemma.ops import arguments, compiling, plans
 from tilemma.ops.candidates import ranked
@@ -235,3 +235,14 @@ def test_one_thread_tunes_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         for thread in threads:
             thread.join()
     assert len(running) == 1
+
+
+def test_reports_say_measured_only_of_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A result that is its own addend is not: each run would add to it."""
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
+    monkeypatch.setattr(plans, "_winners", {})
+    monkeypatch.setattr(plans, "measured", lambda _, found: found[1].plan)
+    with cudadriver.using(FakeDriver()):
+        a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))
+        assert ops.plan(a, b, out=out, tune=True).measured and not ops.plan(a, b, out=out).measured
+        assert not ops.plan(a, b, out=out, c=out, beta=1.0, tune=True).measured

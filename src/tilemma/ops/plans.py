@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -40,8 +41,7 @@ def best(problem: Problem, tune: bool = False) -> Plan:
     """The plan for a problem on a GPU; ``tune`` measures once for each kind of problem and device."""
     on = hardware(problem.out.device)
     found = usable(problem, on)
-    if not tune or problem.epilogue.addend == "out" or len(found) == 1:
-        # Repeated measurements would accumulate in a result that is its own addend.
+    if not (tune and _measurable(problem, found)):
         return found[0].plan
     key = kind(problem, on)
     with _tuning:
@@ -49,6 +49,11 @@ def best(problem: Problem, tune: bool = False) -> Plan:
             _winners[key] = load_winner(key) or measured(problem, found)
             store_winner(key, _winners[key])
         return _winners[key]
+
+
+def _measurable(problem: Problem, found: Sequence[Estimate]) -> bool:
+    """Whether there is a choice; repeated measurements would accumulate in a result that is its own addend."""
+    return problem.epilogue.addend != "out" and len(found) > 1
 
 
 def kind(problem: Problem, on: Hardware) -> str:
@@ -126,13 +131,14 @@ def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
     if not problem.plain:
         text += f", {described(problem.epilogue)}"
     chosen = found[0]
-    if tune and problem.out.device[0] == "cuda":
+    tuned = tune and problem.out.device[0] == "cuda" and _measurable(problem, found)
+    if tuned:
         chosen = estimate(problem, best(problem, True), on)
     rest = [e for e in found if e.plan != chosen.plan]
     seen: dict[tuple[Any, ...], Estimate] = {}
     for e in rest:
         seen.setdefault((e.plan.kernel, e.plan.tile, e.plan.swap), e)
-    return Report(text, on.name, chosen, tuple(list(seen.values())[:count]), chosen is not found[0])
+    return Report(text, on.name, chosen, tuple(list(seen.values())[:count]), tuned)
 
 
 def described(e: Epilogue) -> str:

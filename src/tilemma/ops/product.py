@@ -243,7 +243,8 @@ def plan(
     """The plan of a call with these arguments: its text has the choice, the alternatives and the reasons.
 
     With ``offsets`` the call is one of `grouped_matmul`, with 8-bit floats or a scale one of `scaled_matmul`, else
-    one of `matmul`.  Nothing is computed and no result is needed.  Arrays on the CPU are planned as for an H200.
+    one of `matmul`.  Nothing is computed and no result is needed, but ``tune`` measures, and then computes the
+    result, in ``out`` if that is given.  Arrays on the CPU are planned as for an H200.
     Raises what these functions raise.
     """
     _check_flag("plan", "tune", tune)
