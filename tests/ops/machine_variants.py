@@ -260,7 +260,7 @@ def shape(plan: Plan, tall: bool) -> tuple[int, int, int]:
     """A shape with ragged edges, two tiles along one extent, and three steps for each part."""
     high, wide = plan.tile[0] * plan.cluster[0], plan.tile[1] * plan.cluster[1]
     m, n = (high + 8, max(8, wide - 8)) if tall else (max(8, high - 8), wide + 8)
-    if plan.loaded:
+    if plan.loaded and not plan.swap:
         m, n = plan.loaded - 3, wide + 8
     k = 3 * plan.split * plan.tile[2] - 8
     return (n, m, k) if plan.swap else (m, n, k)
