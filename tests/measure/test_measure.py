@@ -14,7 +14,7 @@ import tilemma as tm
 from tests.runtime.fake_driver import FakeDriver
 from tilemma import runtime
 from tilemma.errors import TilemmaError
-from tilemma.measure import Timing, Tuned
+from tilemma.measure import Timing, Tuned, tuning
 from tilemma.runtime import cudadriver
 
 
@@ -201,3 +201,8 @@ def test_a_roofline_of_bytes_alone_says_so() -> None:
     both = {"flops": 1.0, "bytes": 1.0, "peak_bytes": 2.0}
     assert str(Timing(**times, **both)).endswith("50% of the memory's roofline")
     assert str(Timing(**times, **both, peak_flops=1.0)).endswith("100% of the roofline")
+
+
+def test_tuning_writes_nothing_where_stderr_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    found, finished = tuning._attempts(scaled, [{}, {}], (), lambda _: 1.0, 60.0, False)
+    assert finished and [x.seconds for x in found] == [1.0, 1.0] and capfd.readouterr() == ("", "")

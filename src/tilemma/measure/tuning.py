@@ -210,7 +210,8 @@ def _attempts(
 
     end = time.monotonic() + budget_s
     attempts: list[Attempt] = []
-    with Progress(console=Console(file=sys.stderr, quiet=quiet), transient=True) as progress:
+    console = Console(file=sys.stderr, quiet=quiet)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for values in progress.track(configurations, description=f"tuning {kernel.name}"):
             if attempts and time.monotonic() > end:
                 return attempts, False
