@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.limits import smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR, of_rows
 
@@ -72,7 +73,7 @@ def _seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> float:
         p.batch * (reads * READ_BY_TILES + seams * SEAM_BY_TILES),
         rounds * cdiv(p.shape[2], depth) * step,
     )
-    return float(sum(x**SMOOTH for x in limits) ** (1 / SMOOTH) + LAUNCH + CLUSTER * (high * wide > 1))
+    return smooth_maximum(limits, SMOOTH) + LAUNCH + CLUSTER * (high * wide > 1)
 
 
 def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
@@ -97,7 +98,7 @@ def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     loading = loads * LOAD * (columns + rows) * row * min(on.sms, p.batch * down) / on.memory
     # Products wait for rhs where few slots are on their way.
     each = max(work, (loading + work) / plan.slots)
-    seconds = (memory**SMOOTH + each**SMOOTH) ** (1 / SMOOTH)
+    seconds = smooth_maximum((memory, each), SMOOTH)
     seconds += RESIDENT_LAUNCH + TURNED_ONCE * turned + BOTH * (plan.groups - 1)
     return seconds, "memory" if memory > each else "waits"
 

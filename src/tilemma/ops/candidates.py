@@ -253,7 +253,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             whole_k = large or (middling and (wide, groups) not in usual)
             for split in (1,) if whole_k else _splits(tiles, parts, on.sms):
                 how = store if split == 1 else "direct"
-                stages = _stages(p, tile, groups, how, on)
+                stages = fitting_stages(p, tile, groups, how, on)
                 if stages < 2 or not fits_registers(p, wide, groups, how, split):
                     continue
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
@@ -278,7 +278,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
 def _parts(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
     """The plans for a long K: parts of it for all SMs."""
     for tile, groups, split in long_k.tiles(p, on):
-        stages = _stages(p, tile, groups, "direct", on)
+        stages = fitting_stages(p, tile, groups, "direct", on)
         if stages >= LEAST_WAVE_RING and fits_registers(p, tile, groups, "direct", split):
             yield Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, "direct", swap)
 
@@ -301,8 +301,7 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
             wide = rows, columns, depth
             tile = tile_for(p, wide)
             store = "tma" if split == 1 else "direct"
-            zeros = ZEROS * tile[2] * p.lhs.dtype.bytes
-            stages = _stages(p, tile, groups, store, replace(on, shared=on.shared - zeros))
+            stages = fitting_stages(p, tile, groups, store, on, zeros=ZEROS)
             widest = WIDEST_OF_256 if rows > 192 else WIDEST
             if not NARROWEST_PART <= columns <= widest or n <= columns * (beside - 1) or stages < LEAST_WAVE_RING:
                 continue
@@ -328,7 +327,7 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
             columns = 8 * cdiv(cdiv(n, rounds * clusters), 8)
             wide = rows, columns, 64
             tile = tile_for(p, wide)
-            stages = _stages(p, tile, groups, "tma", on)
+            stages = fitting_stages(p, tile, groups, "tma", on)
             fits = NARROWEST_PART <= columns <= WIDEST and fits_registers(p, wide, groups, "tma", 1)
             if cdiv(m, rows) == beside and stages >= LEAST_WAVE_RING and fits:
                 plan = Plan("pipelined", tile, groups, stages, RASTER, clusters, store="tma", by_hand=True)
@@ -339,8 +338,8 @@ def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans of a transposed product of few rows in clusters, and with as many weights for each SM.  The rings
     are deep."""
     for tile, groups, height, cluster, share in few_rows.tiles(p, on):
-        store, zeros = ("direct", ZEROS * LINE) if height else ("tma", 0)
-        stages = _stages(p, tile, groups, store, replace(on, shared=on.shared - zeros), DEEPEST_RING)
+        store, zeros = ("direct", ZEROS) if height else ("tma", 0)
+        stages = fitting_stages(p, tile, groups, store, on, DEEPEST_RING, zeros)
         if stages >= LEAST_RING and fits_registers(p, tile, groups, store, 1):
             size = cluster[0] * cluster[1]
             grid = on.resident(size) // size
@@ -365,7 +364,7 @@ def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
         for rows, groups in ((64, 1), (128, 2), (192, 3), (256, 2)):
             wide = rows, columns, 64
             tile = tile_for(p, wide)
-            stages = _stages(p, tile, groups, "rows", on)
+            stages = fitting_stages(p, tile, groups, "rows", on)
             if stages < 2 or not fits_registers(p, wide, groups, "rows", 1) or columns > MOST_IN_ROWS[rows]:
                 continue
             plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, 1, "rows")
@@ -376,15 +375,16 @@ def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
                 yield batch_plans.in_turns(p, pair)
 
 
-def _stages(
-    p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware, deepest: int = LARGEST_RING
-) -> int:
-    """The stages that shared memory has room for, up to ``deepest`` or more."""
+def fitting_stages(
+    p: Problem, tile: tuple[int, int, int], groups: int, store: str, on: Hardware, deepest: int = LARGEST_RING,
+    zeros: int = 0,
+) -> int:  # fmt: skip
+    """The stages that shared memory has room for beside so many rows of ``zeros``, up to ``deepest`` or more."""
     staged = tile[0] * tile[1] * p.out.dtype.bytes
     staging = {"tma": min(staged, STAGING), "copy": staged, "rows": staged + SPARE}.get(store, 0)
     if store == "tma" and by_columns(p):
         staging = min(staged, TURNED * tile[0] * p.out.dtype.bytes) + SPARE
-    room = on.shared - _reserved(p, tile, groups) - staging
+    room = on.shared - _reserved(p, tile, groups) - staging - zeros * tile[2] * p.lhs.dtype.bytes
     # Tiles that share weights are small.
     apart = few_rows.applies(p) and min(cdiv(p.shape[0], tile[0]), cdiv(p.shape[1], tile[1])) > 1
     most = PROMOTED_RING if p.promote else DEEPEST_RING if apart else deepest

@@ -67,7 +67,7 @@ class Children(Generic[T, R]):
 
     @property
     def waiting(self) -> int:
-        """Items that were sent and have not come back, nor will never."""
+        """Items that were sent and have not come back, but still can."""
         return max(0, len(self._sent) - self._done) if self._children else 0
 
     @property

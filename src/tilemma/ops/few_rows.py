@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.limits import described, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE
 
@@ -183,7 +184,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
         "tensor cores": rounds * steps * 2.0 * rows * columns * depth / on.tensor / TENSOR,
         "shared memory": rounds * steps * inner / SHARED_MEMORY,
     }
-    total = sum(x**SMOOTH for x in limits.values()) ** (1 / SMOOTH)
+    total = smooth_maximum(limits.values(), SMOOTH)
     if shares:
         total *= PAIRS if blocks < 4 else FOURS if blocks < 8 else EIGHTS
     total *= EVEN if plan.swap and plan.loaded and plan.groups > 1 else 1.0
@@ -191,8 +192,4 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     total += rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
     if plan.split > 1:
         total += ADD + 8.0 * plan.split * m * n / ADD_RATE
-    slowest = max(limits, key=lambda x: limits[x])
-    return (
-        total,
-        f"{tasks} tasks in {rounds} rounds of {min(tasks, resident)}, {steps} steps each, bound by {slowest}",
-    )
+    return total, described(limits, tasks, rounds, resident, steps)

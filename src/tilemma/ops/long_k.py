@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, smooth_maximum
 from tilemma.ops.problem import Problem
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ START, ADD, EARLY, NARROW = 3.55e-6, 0.59e-12, 1.03e-6, 136
 # How much longer than at its peak rate it takes: tensor cores, the port of an SM, the L2 cache and memory; seconds
 # until a ring is filled again; the exponent of the smooth maximum.
 TENSOR, PORT, CACHE, MEMORY, LATENCY, SMOOTH = 1.19, 0.72, 0.79, 1.176, 9.8e-7, 5.7
-# The peak rates: operations a clock of these, bytes a clock into an SM, and bytes a second of the L2 cache.
-CLOCK, PORT_BYTES, CACHE_RATE = 1.755e9, 64.0, 5.5e12
 # Products whose transpose is computed took so much of the time.
 TURNED = 0.988
 
@@ -109,9 +108,6 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
         "memory": MEMORY * (m + n) * k * size / on.memory,
         "the way from memory": LATENCY * rounds * steps / max(plan.stages - 1, 1),
     }
-    total = START + ADD * plan.split * m * n * 4 + sum(x**SMOOTH for x in limits.values()) ** (1 / SMOOTH)
-    slowest = max(limits, key=lambda x: limits[x])
-    return (
-        total * (TURNED if plan.swap else 1.0) - EARLY * _in_any_order(plan),
-        f"{tasks} tasks in {rounds} rounds of {min(tasks, on.sms)}, {steps} steps each, bound by {slowest}",
-    )
+    total = START + ADD * plan.split * m * n * 4 + smooth_maximum(limits.values(), SMOOTH)
+    total = total * (TURNED if plan.swap else 1.0) - EARLY * _in_any_order(plan)
+    return total, described(limits, tasks, rounds, on.sms, steps)

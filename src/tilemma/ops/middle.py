@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops.long_k import CACHE_RATE, CLOCK, PORT_BYTES
+from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR
 
@@ -96,15 +96,11 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
         "memory": MEMORY * (m + n) * k * size / on.memory,
         "the way from memory": latency * rounds * steps / max(plan.stages - BUSY, 0.5),
     }
-    total = sum(x**SMOOTH for x in limits.values()) ** (1 / SMOOTH)
+    total = smooth_maximum(limits.values(), SMOOTH)
     total += START + (CLUSTER if shares else HAND * plan.by_hand)
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
     total += rounds * (TILE + STORE.get(plan.store, STORE["tma"]) * rows * columns * stored)
     total += rounds * DIVIDED_SECTORS * (plan.store == "tma" and not plan.swap and columns % 16 == 8)
     if plan.split > 1:
         total += ADD + 8.0 * plan.split * m * n / ADD_RATE
-    slowest = max(limits, key=lambda x: limits[x])
-    return (
-        total,
-        f"{tasks} tasks in {rounds} rounds of {min(tasks, on.sms)}, {steps} steps each, bound by {slowest}",
-    )
+    return total, described(limits, tasks, rounds, on.sms, steps)

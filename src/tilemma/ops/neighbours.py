@@ -82,8 +82,8 @@ def widened(p: Problem, plan: Plan, more: int, on: Hardware) -> Plan | None:
     beyond = more > 0 and columns >= p.shape[1]
     if not usual or beyond or wide % unit or not (whole and 8 <= wide <= most):
         return None
-    zeros = candidates.ZEROS * depth * p.lhs.dtype.bytes if plan.loaded else 0
-    stages = candidates._stages(p, tile, plan.groups, plan.store, replace(on, shared=on.shared - zeros))
+    zeros = candidates.ZEROS if plan.loaded else 0
+    stages = candidates.fitting_stages(p, tile, plan.groups, plan.store, on, zeros=zeros)
     stages = min(stages, max(plan.stages, candidates.LARGEST_RING))
     fits = candidates.fits_registers(p, of_16_bits, plan.groups, plan.store, plan.split)
     return replace(plan, tile=tile, stages=stages) if fits and stages >= 2 else None
