@@ -127,6 +127,40 @@ def test_pieces_that_an_earlier_wait_covers():
     check(kernel, "sm_90a", (72, 456, 456), seeds=(0,))
 
 
+ALTERNATING = (ROOT / "examples" / "py" / "pingpong.py").read_text(encoding="utf-8")
+# Each consumer is a role of its own, with its half of one buffer, and lets the other go before its last multiply.
+APART = (
+    ("shared(T, TILE_M, TILE_N, copies=2)", "shared(T, 2 * TILE_M, TILE_N)"),
+    (
+        "                with inthreads(wg >= 1, async_=True):\n                    turn = wg % 2\n",
+        "                for turn in range(2):\n                  with inthreads(wg == turn + 1, async_=True):\n",
+    ),
+    (
+        "for order in foreach(done + steps, start=done):\n                            wait(full",
+        "for k in foreach(steps):\n" + " " * 28 + "order = done + k\n" + " " * 28 + "wait(full",
+    ),
+    (
+        "                            ma =",
+        " " * 28 + "with tm.if_(k == steps - 1):\n" + " " * 32 + "trigger(go[1 - turn])\n" + " " * 28 + "ma =",
+    ),
+    (" " * 24 + "trigger(go[1 - turn])\n" + " " * 24 + "mma.store", " " * 24 + "mma.store"),
+    ("mma.store(mc, output_s[turn])", "mma.store(mc, output_s.subspan(TILE_M, TILE_N).at(turn, 0))"),
+    ("tma.copy(output_s[turn], ", "tma.copy(output_s.subspan(TILE_M, TILE_N).at(turn, 0), "),
+)
+
+
+def test_a_wait_that_the_pieces_would_leave_behind(tmp_path):
+    """A tile's buffer is free before its main loop, where the other role is let go."""
+    text = ALTERNATING
+    for old, new in APART:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (tmp_path / "apart.py").write_text(text, encoding="utf-8")
+    kernel = built(tmp_path / "apart.py", CLUSTER=1, GRID=1, RASTER=1, TILE_N=104)
+    assert not late(kernel)[1]
+    check(kernel, "sm_90a", (136, 112, 264), seeds=(0,))
+
+
 @pytest.mark.parametrize("shape", [(72, 520, 200), (72, 520, 136), (72, 264, 0), (72, 136, 328)], ids=str)
 def test_right_and_free_of_hazards(shape):
     """Ragged; a turn for each piece, too few turns, none, a tile that no other follows."""

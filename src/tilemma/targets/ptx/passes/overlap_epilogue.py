@@ -119,7 +119,9 @@ def _found(tiles: t.For) -> _Tile | None:
     if len(pieces) < 2 or len(stored) > 1:
         return None
     (mc,) = stored
-    if mc.index:
+    # The wait for the tile before to be read, where it stands in front of the main loop, leaves a barrier behind
+    # the loop that the pieces would not have there.
+    if mc.index or not isinstance(pieces[0][0], t.BulkWait):
         return None
     loops = [op for op in before if isinstance(op, t.For) and _multiplies(op, mc)]
     plan = next((op.plan for op in before if isinstance(op, t.DeclareFragment) and op.name == mc.name), None)
