@@ -226,7 +226,9 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
             torches.append(partial(product, kept[0], kept[1], out=other))
     a, b, result = torches[-1].args[0], torches[-1].args[1], problems[-1].out.owner
     # Of large results the first rows.
-    wanted = a[..., :256, :].double() @ b.double() if s.kind not in TYPES else None
+    wanted = a[..., :256, :].double() @ b.double() if s.scales != "blocks" else None
+    for scale in kept[3:] if wanted is not None else ():
+        wanted = wanted * (scale[..., :256, :] if scale.shape[-1] == 1 else scale)
     runs, names, alive = [], [], []
 
     def start(launches: Any) -> None:

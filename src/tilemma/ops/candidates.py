@@ -337,10 +337,11 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
 def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
     """The plans of a transposed product of few rows in clusters, and with as many weights for each SM.  The rings
     are deep."""
-    for tile, groups, height, cluster, share in few_rows.tiles(p, on):
+    for wide, groups, height, cluster, share in few_rows.tiles(p, on):
         store, zeros = ("direct", ZEROS) if height else ("tma", 0)
+        tile = tile_for(p, wide)
         stages = fitting_stages(p, tile, groups, store, on, DEEPEST_RING, zeros)
-        if stages >= LEAST_RING and fits_registers(p, tile, groups, store, 1):
+        if stages >= LEAST_RING and fits_registers(p, wide, groups, store, 1):
             size = cluster[0] * cluster[1]
             grid = on.resident(size) // size
             plan = Plan("pipelined", tile, groups, stages, RASTER, grid, store=store, swap=True)

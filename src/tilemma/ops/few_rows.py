@@ -76,15 +76,38 @@ ADD, ADD_RATE = 1.94e-6, 3.78e12
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """A plan of a product of few rows: ``tiles`` tiles of ``held`` rows, each by ``wide`` weights in ``across``
-    tiles.  The plan's operands are those of the transposed product if it computes that."""
+    """How ``plan`` computes a product of ``rows`` rows by ``weights`` weights: ``tiles`` tiles of ``held`` rows, each
+    by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of each row
+    and weight, come in ``rounds`` of ``together``.
+    """
 
+    plan: Plan
+    size: int
     rows: int
     weights: int
     held: int
     wide: int
     tiles: int
     across: int
+    tasks: int
+    together: int
+    rounds: int
+    steps: int
+    depth: int
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of a cluster."""
+        return self.plan.cluster[0] * self.plan.cluster[1]
+
+    @property
+    def shares(self) -> bool:
+        return self.plan.share and self.blocks > 1
+
+    @property
+    def free(self) -> float:
+        """Slots of the ring that are being filled."""
+        return max(0.25, self.plan.stages - (BUSY_PROMPT if self.plan.prompt else BUSY))
 
 
 def applies(p: Problem) -> bool:
@@ -92,15 +115,14 @@ def applies(p: Problem) -> bool:
     m, n, k = p.shape
     few, many = min(m, n), max(m, n)
     simple = p.batch == 1 and len(p.outer) == 1 and not p.grouped and not p.promote
-    by_rows = p.lhs_major == p.rhs_major == "row" and p.lhs.dtype.bits == p.rhs.dtype.bits == 16
-    return (
-        simple and by_rows and few <= ROWS and min(many, k) >= LEAST and 2 * many * k >= WEIGHTS and k < 8 * many
-    )
+    by_rows = p.lhs_major == p.rhs_major == "row" and p.lhs.dtype.bits == p.rhs.dtype.bits <= 16 and p.acc == "f32"
+    large = min(many, k) >= LEAST and many * k * p.lhs.dtype.bytes >= WEIGHTS and k < 8 * many
+    return simple and by_rows and few <= ROWS and large
 
 
 def tiles(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], int, int, tuple[int, int], bool]]:
-    """The tiles of the transposed product ``p`` in clusters: the tile, its warpgroups, how many of its rows are
-    used (0: all), the cluster, and whether its blocks share.
+    """The tiles of the transposed product ``p`` in clusters: the tile, of 16-bit elements, its warpgroups, how many
+    of its rows are used (0: all), the cluster, and whether its blocks share.
 
     74x5376x4992 took 17.5 us in 84 tiles of 64 weights, 16.0 us in 112 of 48.
     """
@@ -129,67 +151,75 @@ def settled(problem: Problem, plan: Plan) -> Plan:
         return plan
     m, n, k = problem.shape
     prompt = plan.groups > 1 and plan.stages <= PROMPT_RING
-    streamed = ("lhs" if (m > n) != plan.swap else "rhs") if max(m, n) * k * 2 <= STREAMED else ""
+    streamed = ("lhs" if (m > n) != plan.swap else "rhs") if max(m, n) * k * problem.lhs.dtype.bytes <= STREAMED else ""
     hand = plan.by_hand or prompt or bool(streamed)
     return replace(plan, prompt=prompt, streamed=streamed, by_hand=hand)
 
 
-def _placed(p: Problem, plan: Plan) -> FewRows:
-    m, n, _ = p.shape
+def _placed(p: Problem, plan: Plan, on: Hardware) -> FewRows:
+    (m, n, k), (_, columns, depth), (high, wide) = p.shape, plan.tile, plan.cluster
+    tasks = cdiv(m, plan.height * high) * cdiv(n, columns * wide) * plan.split * high * wide
+    together = on.resident(high * wide)
+    size, steps = p.lhs.dtype.bytes, cdiv(cdiv(k, depth), plan.split)
+    work = tasks, together, cdiv(tasks, together), steps, depth * size
     if plan.swap:
-        wide = plan.height
-        return FewRows(n, m, plan.tile[1], wide, cdiv(n, plan.tile[1]), cdiv(m, wide))
-    return FewRows(m, n, plan.height, plan.tile[1], cdiv(m, plan.height), cdiv(n, plan.tile[1]))
+        return FewRows(plan, size, n, m, columns, plan.height, cdiv(n, columns), cdiv(m, plan.height), *work)
+    return FewRows(plan, size, m, n, plan.height, columns, cdiv(m, plan.height), cdiv(n, columns), *work)
+
+
+def _memory(f: FewRows, k: int, on: Hardware) -> float:
+    """Seconds that memory takes."""
+    plan = f.plan
+    together = plan.cluster[plan.swap] >= f.tiles
+    again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART / plan.split)
+    moved = f.weights * k * f.size * (1 + again) + f.rows * k * f.size + 2 * f.rows * f.weights
+    flight = min(f.tasks, f.together) * f.free * (f.wide / f.tiles + LESS * f.held) * f.depth
+    memory = moved / (on.memory * MEMORY) * (1 + FLIGHT / flight)
+    memory *= 1 + EXCESS * max(0.0, flight / f.free * plan.stages / MOST - 1)
+    return memory * (1 + UNEVEN * (f.rounds * on.sms / f.tasks - 1 if f.rounds > 1 else 0.0))
+
+
+def _lines(f: FewRows, on: Hardware) -> float:
+    """Seconds that TMA takes in an SM for the lines of its tasks."""
+    first = f.wide / f.tiles + f.held / f.across
+    lines = FROM_MEMORY * first + FROM_CACHE * (f.wide + f.held - first)
+    # All zeros are in the last tile of the rows, which some block has in each of its rounds.
+    zeros = (f.held * f.tiles - f.rows) * (1 / f.tiles + (1 - 1 / f.tiles) / f.rounds)
+    lines += ZERO_ROWS * zeros + ZERO_WEIGHTS * (f.wide - f.weights / f.across)
+    # Two SMs share a path to the L2 cache, which one alone does not fill.
+    paths = max(LONE * f.rounds, cdiv(2 * f.tasks, on.sms) / 2)
+    paths = BESIDE if f.blocks > 1 and 2 * f.tasks <= on.sms else paths
+    return lines * paths * f.steps * f.depth / LINE * 1e-9 * (SHARED if f.shares else 1.0)
+
+
+def _limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
+    """Seconds that each part of the machine takes."""
+    (rows, columns, _), (high, wide), steps = f.plan.tile, f.plan.cluster, f.rounds * f.steps
+    # Blocks of a cluster that read the same lines at the same time read them once, also without sharing.
+    read = f.tasks * f.steps * (f.plan.height / wide + columns / high) * f.depth / L2
+    inner = (rows // 64 * (64 + columns) * f.depth + (rows + columns) * f.depth / 2) / on.cache / 2
+    return {
+        "memory": _memory(f, k, on),
+        "TMA": _lines(f, on),
+        "the L2 cache": read,
+        "the port of an SM": steps * (f.wide + f.held) * f.depth / (PORT_SHARED if f.shares else PORT),
+        "the way from memory": steps * (LATENCY_SHARED if f.shares else LATENCY) / f.free,
+        # The tensor cores take as long for each 16 bytes along K of other types.
+        "tensor cores": steps * rows * columns * f.depth / on.tensor / TENSOR,
+        "shared memory": steps * inner / SHARED_MEMORY,
+    }
 
 
 def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     """The time of ``plan`` for ``p``, transposed already if the plan says so, and what bounds it."""
-    f, (m, n, k), (rows, columns, depth), size = _placed(p, plan), p.shape, plan.tile, p.lhs.dtype.bytes
-    high, wide = plan.cluster
-    blocks, shares = high * wide, plan.share and high * wide > 1
-    tasks = cdiv(m, plan.height * high) * cdiv(n, columns * wide) * plan.split * blocks
-    resident = on.resident(blocks)
-    rounds, steps, each = cdiv(tasks, resident), cdiv(cdiv(k, depth), plan.split), depth * size
-    free = max(0.25, plan.stages - (BUSY_PROMPT if plan.prompt else BUSY))
-
-    together = (wide if plan.swap else high) >= f.tiles
-    again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART / plan.split)
-    moved = f.weights * k * size * (1 + again) + f.rows * k * size + 2 * f.rows * f.weights
-    flight = min(tasks, resident) * free * (f.wide / f.tiles + LESS * f.held) * each
-    memory = moved / (on.memory * MEMORY) * (1 + FLIGHT / flight)
-    memory *= 1 + EXCESS * max(0.0, flight / free * plan.stages / MOST - 1)
-    memory *= 1 + UNEVEN * (rounds * on.sms / tasks - 1 if rounds > 1 else 0.0)
-
-    first = f.wide / f.tiles + f.held / f.across
-    lines = FROM_MEMORY * first + FROM_CACHE * (f.wide + f.held - first)
-    # All zeros are in the last tile of the rows, which some block has in each of its rounds.
-    zeros = (f.held * f.tiles - f.rows) * (1 / f.tiles + (1 - 1 / f.tiles) / rounds)
-    lines += ZERO_ROWS * zeros + ZERO_WEIGHTS * (f.wide - f.weights / f.across)
-    # Two SMs share a path to the L2 cache, which one alone does not fill.
-    paths = max(LONE * rounds, cdiv(2 * tasks, on.sms) / 2)
-    paths = BESIDE if blocks > 1 and 2 * tasks <= on.sms else paths
-    lines *= paths * steps * each / LINE * 1e-9 * (SHARED if shares else 1.0)
-
-    loaded = f.wide + f.held
-    # Blocks of a cluster that read the same lines at the same time read them once, also without sharing.
-    left = plan.height / wide
-    read = tasks * steps * (left + columns / high) * each / L2
-    inner = (rows // 64 * (64 + columns) * each + (rows + columns) * each / 2) / on.cache / 2
-    limits = {
-        "memory": memory,
-        "TMA": lines,
-        "the L2 cache": read,
-        "the port of an SM": rounds * steps * loaded * each / (PORT_SHARED if shares else PORT),
-        "the way from memory": rounds * steps * (LATENCY_SHARED if shares else LATENCY) / free,
-        "tensor cores": rounds * steps * 2.0 * rows * columns * depth / on.tensor / TENSOR,
-        "shared memory": rounds * steps * inner / SHARED_MEMORY,
-    }
+    f, (m, n, k), (rows, columns, _) = _placed(p, plan, on), p.shape, plan.tile
+    limits, steps = _limits(f, k, on), f.rounds * f.steps
     total = smooth_maximum(limits.values(), SMOOTH)
-    if shares:
-        total *= PAIRS if blocks < 4 else FOURS if blocks < 8 else EIGHTS
+    if f.shares:
+        total *= PAIRS if f.blocks < 4 else FOURS if f.blocks < 8 else EIGHTS
     total *= EVEN if plan.swap and plan.loaded and plan.groups > 1 else 1.0
-    total += START + CLUSTER * shares + rounds * steps * STEP
-    total += rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
+    total += START + CLUSTER * f.shares + steps * STEP
+    total += f.rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
     if plan.split > 1:
         total += ADD + 8.0 * plan.split * m * n / ADD_RATE
-    return total, described(limits, tasks, rounds, resident, steps)
+    return total, described(limits, f.tasks, f.rounds, f.together, f.steps)
