@@ -229,11 +229,11 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         few = few_rows.applies(p)
         if not (swap or ways[0] or p.grouped or p.promote or len(problem.outer) != 1):
             yield from _waves(p, on)
-            yield from _beside(p, on) if few else ()
+            yield from _of_few_rows(p, False, on) if few and by_tma and size == 2 else ()
             if by_tma and size == 2:
                 yield from _of_row_boxes(p, on)
         if few and turned and not ways[0]:
-            yield from _sharing(p, on)
+            yield from _of_few_rows(p, True, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
         middling = middle.applies(p) and not ways[0]
         single = dict.fromkeys(middle.tiles(p, on.sms) if middling else ())
@@ -314,38 +314,21 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
             )  # fmt: skip
 
 
-def _beside(p: Problem, on: Hardware) -> Iterator[Plan]:
-    """The plans for few rows in two or three tiles, which the blocks of a cluster compute at the same time: tiles
-    as wide as one or two rounds take."""
-    (m, n, _), size = p.shape, p.out.dtype.bytes
-    if size != 2 or n * size % 16 or not aligned(p.out):
-        return
-    for beside in (2, 3):
-        rows, clusters = 64 * cdiv(cdiv(m, beside), 64), on.resident(beside) // beside
-        groups = rows // 64
-        for rounds in (1, 2):
-            columns = 8 * cdiv(cdiv(n, rounds * clusters), 8)
-            wide = rows, columns, 64
-            tile = tile_for(p, wide)
-            stages = fitting_stages(p, tile, groups, "tma", on)
-            fits = NARROWEST_PART <= columns <= WIDEST and fits_registers(p, wide, groups, "tma", 1)
-            if cdiv(m, rows) == beside and stages >= LEAST_WAVE_RING and fits:
-                plan = Plan("pipelined", tile, groups, stages, RASTER, clusters, store="tma", by_hand=True)
-                yield replace(plan, cluster=(beside, 1), share=False)
-
-
-def _sharing(p: Problem, on: Hardware) -> Iterator[Plan]:
-    """The plans of a transposed product of few rows in clusters, and with as many weights for each SM.  The rings
-    are deep."""
-    for wide, groups, height, cluster, share in few_rows.tiles(p, on):
-        store, zeros = ("direct", ZEROS) if height else ("tma", 0)
-        tile = tile_for(p, wide)
-        stages = fitting_stages(p, tile, groups, store, on, DEEPEST_RING, zeros)
-        if stages >= LEAST_RING and fits_registers(p, wide, groups, store, 1):
-            size = cluster[0] * cluster[1]
-            grid = on.resident(size) // size
-            plan = Plan("pipelined", tile, groups, stages, RASTER, grid, store=store, swap=True)
-            yield replace(plan, cluster=cluster, share=share, by_hand=True, loaded=height)
+def _of_few_rows(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
+    """The plans for few rows in clusters, or placed in order, and with as many weights for each SM.  The rings are
+    deep."""
+    for x in few_rows.tiles(p, swap, on):
+        store, zeros = ("direct", ZEROS) if x.loaded else ("tma", 0)
+        tile, least = tile_for(p, x.shape), LEAST_RING if swap and not x.ordered else LEAST_WAVE_RING
+        stages = fitting_stages(p, tile, x.groups, store, on, DEEPEST_RING, zeros)
+        if stages >= least and fits_registers(p, x.shape, x.groups, store, 1):
+            size = x.cluster[0] * x.cluster[1]
+            plan = Plan(
+                "pipelined", tile, x.groups, stages, grid=on.resident(size) // size, store=store, swap=swap
+            )
+            plan = replace(plan, cluster=x.cluster, share=x.share, loaded=x.loaded, by_hand=True)
+            # Blocks in order go through the tiles of the rows first.
+            yield replace(plan, ordered=x.ordered, raster=1 if x.ordered and swap else RASTER)
 
 
 def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:

@@ -39,6 +39,9 @@ CLUSTERS = (
 )  # fmt: skip
 # Columns of their tiles; weights of a tile, at least, and its warpgroups, at most, where all SMs have as many.
 NARROWEST, WIDEST, LEAST_EVEN, EVEN_GROUPS = 40, 248, 24, 2
+# Tiles of the rows beside each other, at most; columns of those that are not transposed, and of transposed ones of
+# 256 weights.
+MOST_BESIDE, WIDEST_BESIDE, WIDEST_OF_256 = 4, 256, 192
 # The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
 # longer it takes at most for the last of several rounds.
 MEMORY, FLIGHT, UNEVEN = 1.28, 2.64e5, 0.297
@@ -76,9 +79,9 @@ ADD, ADD_RATE = 1.94e-6, 3.78e12
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """How ``plan`` computes a product of ``rows`` rows by ``weights`` weights: ``tiles`` tiles of ``held`` rows, each
-    by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of each row
-    and weight, come in ``rounds`` of ``together``.
+    """How ``plan`` computes a product of ``rows`` rows by ``weights`` weights: ``tiles`` tiles of ``held`` rows,
+    each by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of each
+    row and weight, come in ``rounds`` of ``together``.
     """
 
     plan: Plan
@@ -105,6 +108,11 @@ class FewRows:
         return self.plan.share and self.blocks > 1
 
     @property
+    def beside(self) -> bool:
+        """Whether all blocks that need the same weights are neighbours, which run at the same time."""
+        return self.plan.cluster[self.plan.swap] >= self.tiles or self.plan.ordered
+
+    @property
     def free(self) -> float:
         """Slots of the ring that are being filled."""
         return max(0.25, self.plan.stages - (BUSY_PROMPT if self.plan.prompt else BUSY))
@@ -115,14 +123,33 @@ def applies(p: Problem) -> bool:
     m, n, k = p.shape
     few, many = min(m, n), max(m, n)
     simple = p.batch == 1 and len(p.outer) == 1 and not p.grouped and not p.promote
-    by_rows = p.lhs_major == p.rhs_major == "row" and p.lhs.dtype.bits == p.rhs.dtype.bits <= 16 and p.acc == "f32"
+    types = p.lhs.dtype.bits == p.rhs.dtype.bits <= 16 and p.acc == "f32"
     large = min(many, k) >= LEAST and many * k * p.lhs.dtype.bytes >= WEIGHTS and k < 8 * many
-    return simple and by_rows and few <= ROWS and large
+    return simple and types and p.lhs_major == p.rhs_major == "row" and few <= ROWS and large
 
 
-def tiles(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], int, int, tuple[int, int], bool]]:
-    """The tiles of the transposed product ``p`` in clusters: the tile, of 16-bit elements, its warpgroups, how many
-    of its rows are used (0: all), the cluster, and whether its blocks share.
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tiles of ``shape``, of 16-bit elements, by ``groups`` warpgroups; so many of their rows are ``loaded`` (0:
+    all).  Their blocks are in clusters, and share or only read the same at the same time, or placed in order.
+    """
+
+    shape: tuple[int, int, int]
+    groups: int
+    loaded: int = 0
+    cluster: tuple[int, int] = (1, 1)
+    share: bool = True
+    ordered: bool = False
+
+
+def tiles(p: Problem, swap: bool, on: Hardware) -> Iterator[Tiles]:
+    """The tiles of ``p``, transposed already if it is to be, in clusters or in order."""
+    yield from _transposed(p, on) if swap else _beside(p, on)
+    yield from _in_order(p, swap, on)
+
+
+def _transposed(p: Problem, on: Hardware) -> Iterator[Tiles]:
+    """The tiles of the transposed product ``p`` in clusters.
 
     74x5376x4992 took 17.5 us in 84 tiles of 64 weights, 16.0 us in 112 of 48.
     """
@@ -133,12 +160,51 @@ def tiles(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], int,
             continue
         for groups in (1, 2, 3)[: 3 if share else 2] if kind != "even" else ():
             if m > 64 * groups * (high - 1):
-                yield (64 * groups, columns, 64), groups, 0, (high, wide), share
+                yield Tiles((64 * groups, columns, 64), groups, 0, (high, wide), share)
         for rounds in (1, 2) if kind != "whole" else ():
             height = 8 * cdiv(cdiv(m, rounds * clusters * high), 8)
             groups = cdiv(height, 64)
             if height >= LEAST_EVEN and height % 64 and groups <= EVEN_GROUPS:
-                yield (64 * groups, columns, 64), groups, height, (high, wide), share
+                yield Tiles((64 * groups, columns, 64), groups, height, (high, wide), share)
+
+
+def _beside(p: Problem, on: Hardware) -> Iterator[Tiles]:
+    """The tiles of few rows in two or three, which the blocks of a cluster compute at the same time, as wide as
+    one or two rounds take."""
+    m, n, _ = p.shape
+    for beside in (2, 3):
+        groups, clusters = cdiv(cdiv(m, beside), 64), on.resident(beside) // beside
+        for rounds in (1, 2):
+            columns = 8 * cdiv(cdiv(n, rounds * clusters), 8)
+            if cdiv(m, 64 * groups) == beside and NARROWEST <= columns <= WIDEST_BESIDE:
+                yield Tiles((64 * groups, columns, 64), groups, 0, (beside, 1), False)
+
+
+def _in_order(p: Problem, swap: bool, on: Hardware) -> Iterator[Tiles]:
+    """The tiles of few rows in several, whose blocks are placed in order: neighbours read the same weights at the
+    same time, and the L2 cache answers them together.
+
+    216x11264x16256 took 131 us in 132 tiles of 256x72 of the transposed product if the blocks were placed
+    anywhere, 120 us in order, and 137 us in 118 tiles in clusters.
+    """
+    few, many = p.shape[:2][::-1] if swap else p.shape[:2]
+    for beside in range(2, MOST_BESIDE + 1):
+        unit = 8 if swap else 64
+        held = unit * cdiv(cdiv(few, beside), unit)
+        if cdiv(few, held) != beside or held < NARROWEST:
+            continue
+        wide = [8 * cdiv(cdiv(many, rounds * (on.sms // beside)), 8) for rounds in (1, 2)]
+        if swap:
+            for x in wide:
+                if x % 64 and LEAST_EVEN <= x <= 64 * EVEN_GROUPS:
+                    yield Tiles((64 * cdiv(x, 64), held, 64), cdiv(x, 64), x, ordered=True)
+            for height in (64, 128, 192, 256) if held <= WIDEST else ():
+                if height < ROWS or held <= WIDEST_OF_256:
+                    yield Tiles((height, held, 64), height // 64 if height < ROWS else 2, ordered=True)
+        else:
+            for x in wide:
+                if NARROWEST <= x <= WIDEST_BESIDE:
+                    yield Tiles((held, x, 64), held // 64, ordered=True)
 
 
 def settled(problem: Problem, plan: Plan) -> Plan:
@@ -151,7 +217,8 @@ def settled(problem: Problem, plan: Plan) -> Plan:
         return plan
     m, n, k = problem.shape
     prompt = plan.groups > 1 and plan.stages <= PROMPT_RING
-    streamed = ("lhs" if (m > n) != plan.swap else "rhs") if max(m, n) * k * problem.lhs.dtype.bytes <= STREAMED else ""
+    weights = "lhs" if (m > n) != plan.swap else "rhs"
+    streamed = weights if max(m, n) * k * problem.lhs.dtype.bytes <= STREAMED else ""
     hand = plan.by_hand or prompt or bool(streamed)
     return replace(plan, prompt=prompt, streamed=streamed, by_hand=hand)
 
@@ -170,8 +237,7 @@ def _placed(p: Problem, plan: Plan, on: Hardware) -> FewRows:
 def _memory(f: FewRows, k: int, on: Hardware) -> float:
     """Seconds that memory takes."""
     plan = f.plan
-    together = plan.cluster[plan.swap] >= f.tiles
-    again = (f.tiles - 1) * (AGAIN if together else AGAIN_APART / plan.split)
+    again = (f.tiles - 1) * (AGAIN if f.beside else AGAIN_APART / plan.split)
     moved = f.weights * k * f.size * (1 + again) + f.rows * k * f.size + 2 * f.rows * f.weights
     flight = min(f.tasks, f.together) * f.free * (f.wide / f.tiles + LESS * f.held) * f.depth
     memory = moved / (on.memory * MEMORY) * (1 + FLIGHT / flight)
@@ -195,7 +261,9 @@ def _lines(f: FewRows, on: Hardware) -> float:
 def _limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
     """Seconds that each part of the machine takes."""
     (rows, columns, _), (high, wide), steps = f.plan.tile, f.plan.cluster, f.rounds * f.steps
-    # Blocks of a cluster that read the same lines at the same time read them once, also without sharing.
+    # Neighbours that read the same lines at the same time read them once, also without sharing.
+    if f.plan.ordered:
+        high, wide = (1, f.tiles) if f.plan.swap else (f.tiles, 1)
     read = f.tasks * f.steps * (f.plan.height / wide + columns / high) * f.depth / L2
     inner = (rows // 64 * (64 + columns) * f.depth + (rows + columns) * f.depth / 2) / on.cache / 2
     return {

@@ -108,7 +108,7 @@ def matmul_by_hand(
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, STORE="tma",
-    LOADED=0, PROMPT=False, STREAMED="",
+    LOADED=0, PROMPT=False, STREAMED="", OVERLAP=True,
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
     QUEUE=False, WORDS=1, WORD1=1,
     # The epilogue.
@@ -421,11 +421,11 @@ def matmul_by_hand(
                             compute_tile(tasks.task(in_turn(t)), used, part, iterates_backward(t))
 
     if CLUSTERED:
-        for first in parallel(teams, level="cluster", overlap=True):
+        for first in parallel(teams, level="cluster", overlap=OVERLAP):
             for down, across in parallel(CLUSTER_M, CLUSTER_N, level="block"):
                 block(first, down, across)
     else:
-        for first in parallel(teams, level="block", overlap=True):
+        for first in parallel(teams, level="block", overlap=OVERLAP):
             block(first, 0, 0)
 
 

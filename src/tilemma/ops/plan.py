@@ -50,7 +50,8 @@ class Plan:
     of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded and stored, the next tile
     starts behind them (0: the whole tile).  ``prompt``: a slot is released when its step has been multiplied, not
     after the next one has been started.  ``streamed``: the operand that is read once, after the swap: the L2 cache
-    gives it up first.  ``turns``: blocks have other tiles of a product in each round.
+    gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``ordered``: the next
+    kernel starts after these blocks have ended, and its blocks are placed in order.
     """
 
     kernel: str
@@ -72,6 +73,7 @@ class Plan:
     prompt: bool = False
     streamed: str = ""
     turns: bool = False
+    ordered: bool = False
 
     @property
     def height(self) -> int:
@@ -97,6 +99,7 @@ class Plan:
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
             values |= {"PROMPT": self.prompt, "STREAMED": self.streamed, "TURNS": self.turns}
+            values["OVERLAP"] = "before" if self.ordered else True
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
@@ -114,7 +117,7 @@ class Plan:
         parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
         parts += [f"{self.loaded} rows loaded"] * bool(self.loaded) + ["prompt release"] * self.prompt
         parts += [f"{self.streamed} streamed"] * bool(self.streamed)
-        parts += ["in turns"] * self.turns
+        parts += ["in turns"] * self.turns + ["in order"] * self.ordered
         parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)
