@@ -107,8 +107,8 @@ OTHERS = {
     "swapped, stored by hand": Plan(
         "pipelined", (128, 72, 64), 2, 2, grid=1, store="tma", swap=True, cluster=(1, 2), share=False, by_hand=True
     ),
-    "swapped, 40 rows to a tile": Plan(
-        "pipelined", (64, 40, 64), 1, 3, grid=2, swap=True, by_hand=True, loaded=40
+    "swapped, 40 rows to a tile, in order": Plan(
+        "pipelined", (64, 40, 64), 1, 3, 1, grid=2, swap=True, by_hand=True, loaded=40, ordered=True
     ),
     "swapped, 88 rows to a tile, in squares": Plan(
         "pipelined", (128, 40, 64), 2, 2, grid=1, swap=True, cluster=(2, 2), share=False, by_hand=True, loaded=88

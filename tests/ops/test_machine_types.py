@@ -85,6 +85,10 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         replace(SMALL, tile=(128, 256, 128), groups=2, stages=4, grid=1, store="tma"),
         call("scaled_matmul", (72, 520, 528), (E4, E4), "bf16", "rows"),
     ),
+    "rows of tiles that are not full": (
+        replace(SMALL, tile=(64, 24, 128), swap=True, by_hand=True, loaded=40, streamed="lhs"),
+        call("scaled_matmul", (20, 72, 272), (E4, E4), "bf16", "rows"),
+    ),
     "promoted": (SMALL, call("scaled_matmul", (72, 80, 272), (E5, E4), "f32", "rows", fast=False)),
     "blocks": (SMALL, call("scaled_matmul", (72, 144, 272), (E4, E4), "bf16", "blocks")),
     "blocks swapped": (

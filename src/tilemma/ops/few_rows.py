@@ -79,9 +79,9 @@ ADD, ADD_RATE = 1.94e-6, 3.78e12
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """How ``plan`` computes a product of ``rows`` rows by ``weights`` weights: ``tiles`` tiles of ``held`` rows,
-    each by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of each
-    row and weight, come in ``rounds`` of ``together``.
+    """How ``plan`` computes a product of ``rows`` rows and ``weights`` weights: ``tiles`` tiles of ``held`` rows,
+    each by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of
+    each row and weight, come in ``rounds`` of ``together``.
     """
 
     plan: Plan
