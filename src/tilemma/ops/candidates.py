@@ -105,8 +105,8 @@ SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 COLUMNS, COLUMNS_ADDED, COLUMNS_ADDED_WIDE, COLUMNS_UNALIGNED = 128, 96, 224, 152
 # Columns of 64 rows whose integers become f32, stored from registers, or in groups, or with an addend.
 COLUMNS_CONVERTED = 192
-# Columns of three warpgroups whose epilogue is silu.
-COLUMNS_SILU_OF_THREE = 144
+# Columns of three warpgroups whose epilogue is silu, and where scales are multiplied besides.
+COLUMNS_SILU_OF_THREE, COLUMNS_SCALED_SILU = 144, 120
 # Columns of three warpgroups, whose threads have 128 registers, and with an epilogue.
 COLUMNS_OF_THREE, COLUMNS_FINISHED = 200, 192
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
@@ -161,7 +161,8 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
         return False
     # An exponential and a division beside the sums.
     if p.epilogue.activation == "silu" and whole and not p.promote:
-        most = COLUMNS_SILU_OF_THREE if groups == 3 else COLUMNS - 1 if rows == 128 else WIDEST_FINISHED
+        of_three = COLUMNS_SCALED_SILU if p.left.final or p.right.final else COLUMNS_SILU_OF_THREE
+        most = of_three if groups == 3 else COLUMNS - 1 if rows == 128 else WIDEST_FINISHED
         if columns > most:
             return False
     if not simple and columns > WIDEST_FINISHED and columns % 64:
