@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import sys
 import time
@@ -261,8 +262,9 @@ def contests(groups: list[str]) -> Iterator[tuple[str, str, Callable[[], Contest
 
 
 def replayed(runs: list[Callable[[int], Any]], copies: int, rounds: int) -> list[float]:
-    """Median microseconds of a call in CUDA graphs of 12, over copies of the weights, contestants taking turns."""
-    graphs, count = [], 12
+    """Median microseconds of a call in CUDA graphs of 12, over copies of the weights, contestants taking turns, in
+    another order in each round."""
+    graphs, count, turns = [], 12, random.Random(0)
     for run in runs:
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
@@ -276,7 +278,7 @@ def replayed(runs: list[Callable[[int], Any]], copies: int, rounds: int) -> list
         graphs.append(graph)
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for i, graph in enumerate(graphs):
+        for i, graph in turns.sample(list(enumerate(graphs)), len(graphs)):
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             graph.replay()
             start.record()

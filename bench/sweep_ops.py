@@ -240,7 +240,8 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
     timed = choices(problems[0], on, most)
     if tune:
         begin = time.perf_counter()
-        plan = measured(problems[0], usable(problems[0], on), quiet=True)
+        estimates = usable(problems[0], on)
+        plan = measured(problems[0], estimates, quiet=True, spent=time.perf_counter() - begin)
         extra = {"tuned": asdict(plan), "tuned_seconds": time.perf_counter() - begin}
         timed += [estimate(problems[0], plan, on)] * all(e.plan != plan for e in timed)
     for e in timed:

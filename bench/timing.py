@@ -4,6 +4,7 @@ numbers depend on.  For the scripts of this folder."""
 from __future__ import annotations
 
 import datetime
+import random
 import statistics
 import sys
 import threading
@@ -57,12 +58,14 @@ class Sampler:
 
 
 def flushed(contestants: list[Callable[[], Any]], rounds: int) -> list[float]:
-    """Median microseconds of single launches, L2 flushed before each, contestants taking turns."""
+    """Median microseconds of single launches, L2 flushed before each, contestants taking turns in another order in
+    each round: the same kernel took up to 1 % more or less time behind another one.
+    """
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     times: list[list[float]] = [[] for _ in contestants]
-    pause = PAUSE
+    pause, turns = PAUSE, random.Random(0)
     for _ in range(rounds):
-        for i, run in enumerate(contestants):
+        for i, run in turns.sample(list(enumerate(contestants)), len(contestants)):
             late = True
             while late:
                 scratch.zero_()

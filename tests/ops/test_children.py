@@ -67,6 +67,20 @@ def test_children_share_the_items() -> None:
     assert len({pid for _, pid in found.values()}) == 2 and os.getpid() not in {pid for _, pid in found.values()}
 
 
+def test_the_first_child_begins_while_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, started = os.fork, list[float]()
+
+    def slow() -> int:
+        if started:
+            time.sleep(0.1)
+        started.append(time.perf_counter())
+        return fork()
+
+    monkeypatch.setattr(os, "fork", slow)
+    with closing(Children(lambda _: time.perf_counter(), 2, soon(), [0])) as children:
+        assert started[0] < collected(children, soon())[0] < started[1]
+
+
 def test_a_child_that_fails_takes_only_its_item_along() -> None:
     def work(x: int) -> int:
         if x == 1:

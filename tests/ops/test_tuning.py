@@ -110,10 +110,9 @@ def test_children_compile_for_their_parent(monkeypatch: pytest.MonkeyPatch, tmp_
         a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))
         call = arguments.Call(describe(a), describe(b))
         race = Race(arguments.problem(call, describe(out), made=False), (), 1, lambda: None, said.append)
-        compiler = compiling.compiler(race.problem, time.perf_counter() + 60)
+        compiler = compiling.compiler(race.problem, time.perf_counter() + 60, iter(wanted))
         with contextlib.closing(compiler):
-            for plan in (*wanted, impossible):
-                compiler.send(plan)
+            compiler.send(impossible)
             while compiler.waiting:
                 race.enter(compiler.receive(time.perf_counter() + 60))
         assert set(race.ready) == set(wanted) and not own
@@ -167,8 +166,9 @@ def test_plans_whose_arrays_find_no_room_are_left_out(
     with cudadriver.using(driver):
         race = Race(on_fake_device(), (), 1, lambda: None, said.append)
         driver.most = 0
-        with contextlib.closing(compiling.compiler(race.problem, time.perf_counter() + 60)) as compiler:
-            for each in (large, plan):
+        wanted = iter((large, plan))
+        with contextlib.closing(compiling.compiler(race.problem, time.perf_counter() + 60, wanted)) as compiler:
+            for each in wanted:
                 compiler.send(each)
             while compiler.waiting:
                 race.enter(compiler.receive(time.perf_counter() + 60))
@@ -187,6 +187,20 @@ def test_a_full_device_is_measured_without_copies_and_after_a_shorter_write() ->
         assert ("fill_async", driver.most, 0) in driver.calls
 
 
+def test_calls_in_turn_read_the_copies_of_the_operands() -> None:
+    plan = Plan("tiles", (64, 64, 64), 1, raster=21)
+    with cudadriver.using(FakeDriver()):
+        wanted = on_fake_device()
+        with copied(wanted) as copies:
+            race = Race(wanted, copies, 4, lambda: None, lambda _: None)
+            calls, work = compiling.calls_of(wanted, plan)
+            race.enter([compiling.Compiled(plan, work, lambda: compiling.launches_of(calls))])
+            race.run([plan], 3, 0.0)
+            bound = [x._bound for (x,) in race.ready[plan].launches]
+    places = [tuple(x.array(n).pointer for n in ("lhs", "rhs", "out")) for x in bound]
+    assert copies and places == [(p.lhs.pointer, p.rhs.pointer, p.out.pointer) for p in (wanted, *copies)]
+
+
 def test_threads_compile_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> int:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -194,7 +208,7 @@ def test_threads_compile_where_no_process_can_be_started(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fork", fails, raising=False)
     monkeypatch.setattr(compiling, "cores", lambda: 4)
     with cudadriver.using(FakeDriver()):
-        assert isinstance(compiling.compiler(on_fake_device(), 60.0), compiling.Threads)
+        assert isinstance(compiling.compiler(on_fake_device(), 60.0, iter(())), compiling.Threads)
 
 
 def test_errors_of_plans_are_printed_as_they_are(
@@ -221,7 +235,7 @@ def test_one_thread_tunes_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(plans, "_winners", {})
     running: list[int] = []
 
-    def measures(_: Any, found: Any) -> Plan:
+    def measures(_: Any, found: Any, spent: float) -> Plan:
         running.append(0)
         time.sleep(0.05)
         return found[0].plan
@@ -241,7 +255,7 @@ def test_reports_say_measured_only_of_what_was_measured(monkeypatch: pytest.Monk
     """A result that is its own addend is not: each run would add to it."""
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
     monkeypatch.setattr(plans, "_winners", {})
-    monkeypatch.setattr(plans, "measured", lambda _, found: found[1].plan)
+    monkeypatch.setattr(plans, "measured", lambda _, found, spent: found[1].plan)
     with cudadriver.using(FakeDriver()):
         a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))
         assert ops.plan(a, b, out=out, tune=True).measured and not ops.plan(a, b, out=out).measured

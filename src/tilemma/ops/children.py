@@ -8,7 +8,7 @@ import pickle
 import signal
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Generic, NoReturn, TypeVar, cast
@@ -28,20 +28,23 @@ def cores() -> int:
 
 
 class Children(Generic[T, R]):
-    """``count`` children of this process, which compute ``work(item)`` for the items that they are sent.
+    """``count`` children of this process, which compute ``work(item)`` for the items that they are sent; the first
+    child begins with ``items`` while others are started.
 
     A child begins with the state that this process has now.  It must not use the GPU.  It starts no item that
     would be later than ``deadline`` (perf_counter) if it took as long as its others.  A child that fails takes its
     item along.
     """
 
-    def __init__(self, work: Callable[[T], R], count: int, deadline: float) -> None:
+    def __init__(self, work: Callable[[T], R], count: int, deadline: float, items: Iterable[T] = ()) -> None:
         self._items, self._fill = os.pipe()
         os.set_blocking(self._fill, False)
         self._sent: list[T] = []
         self._done = 0
         self._children: dict[Connection, int] = {}
         try:
+            for item in items:
+                self.send(item)
             for _ in range(count):
                 self._start(work, deadline)
         except BaseException:

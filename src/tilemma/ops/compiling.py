@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -65,14 +66,14 @@ def launches_of(calls: Calls) -> list[PreparedLaunch]:
 
 
 class Forked:
-    """Children of this process compile; this one goes on."""
+    """Children of this process compile, ``plans`` first; this one goes on."""
 
-    def __init__(self, problem: Problem, count: int, deadline: float) -> None:
+    def __init__(self, problem: Problem, count: int, deadline: float, plans: Sequence[Plan]) -> None:
         device = cuda_device(problem.lhs.device[1])
         target = best_arch(device.compute_capability)
         work = partial(_make, problem, target, assembly_arch(target, device))
         self._problem, self._room = problem, AHEAD * count
-        self._children: Children[Plan, list[Made] | str] = Children(work, count, deadline)
+        self._children: Children[Plan, list[Made] | str] = Children(work, count, deadline, plans)
 
     @property
     def room(self) -> int:
@@ -176,11 +177,11 @@ def _together(found: list[Future[list[PreparedLaunch]]]) -> list[PreparedLaunch]
     return [x for each in found for x in each.result()]
 
 
-def compiler(problem: Problem, deadline: float) -> Forked | Threads:
-    """What compiles plans until ``deadline`` (perf_counter)."""
-    count = min(CHILDREN, cores() - 1)
-    if count < FEWEST_CHILDREN or not hasattr(os, "fork"):
-        return Threads(problem, deadline)
-    with contextlib.suppress(OSError):  # the system allows no more processes or open files
-        return Forked(problem, count, deadline)
-    return Threads(problem, deadline)
+def compiler(problem: Problem, deadline: float, wanted: Iterator[Plan]) -> Forked | Threads:
+    """What compiles plans until ``deadline`` (perf_counter): the first of those that are ``wanted``."""
+    count, plans = min(CHILDREN, cores() - 1), deque[Plan]()
+    if count >= FEWEST_CHILDREN and hasattr(os, "fork"):
+        plans.extend(itertools.islice(wanted, AHEAD * count))
+        with contextlib.suppress(OSError):  # the system allows no more processes or open files
+            return Forked(problem, count, deadline, plans)
+    return Threads(problem, deadline, plans)

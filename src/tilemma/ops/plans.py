@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -39,14 +40,14 @@ def usable(problem: Problem, on: Hardware) -> list[Estimate]:
 
 def best(problem: Problem, tune: bool = False) -> Plan:
     """The plan for a problem on a GPU; ``tune`` measures once for each kind of problem and device."""
-    on = hardware(problem.out.device)
+    begin, on = time.perf_counter(), hardware(problem.out.device)
     found = usable(problem, on)
     if not (tune and _measurable(problem, found)):
         return found[0].plan
-    key = kind(problem, on)
+    key, spent = kind(problem, on), time.perf_counter() - begin
     with _tuning:
         if key not in _winners:
-            _winners[key] = load_winner(key) or measured(problem, found)
+            _winners[key] = load_winner(key) or measured(problem, found, spent=spent)
             store_winner(key, _winners[key])
         return _winners[key]
 

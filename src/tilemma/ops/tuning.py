@@ -60,13 +60,17 @@ def variants(found: Sequence[Estimate]) -> list[Plan]:
     return list(dict.fromkeys([*ordered[:3], *itertools.chain(*turns)]))[:MEASURED]
 
 
-def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False) -> Plan:
-    """The fastest of `variants` and of their `neighbours`; the model's choice unless another is faster."""
+def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False, spent: float = 0.0) -> Plan:
+    """The fastest of `variants` and of their `neighbours`; the model's choice unless another is faster.
+
+    ``spent``: seconds that the call has taken before.
+    """
+    begin = time.perf_counter() - spent
     from rich.console import Console
     from rich.progress import Progress
 
     # Without a stderr, rich would write on stdout.
-    begin, console = time.perf_counter(), Console(file=sys.stderr, quiet=quiet or sys.stderr is None)
+    console = Console(file=sys.stderr, quiet=quiet or sys.stderr is None)
     progress = Progress(console=console, transient=True, disable=not console.is_terminal)
     with progress, copied(problem) as copies, contextlib.ExitStack() as alive:
         task = progress.add_task("measuring plans", total=MEASURING)
@@ -126,14 +130,13 @@ class Search:
 
     def run(self, deadline: float, last: float) -> None:
         """Compile and time plans until ``deadline`` (perf_counter); await the model's choice until ``last``."""
-        compiler = compiling.compiler(self.problem, deadline)
+        wanted = self._wanted()
+        compiler = compiling.compiler(self.problem, deadline, wanted)
         with contextlib.closing(compiler):
             new: list[Plan] = []
             base: Plan | None = None
-            wanted = self._wanted()
             while True:
                 while compiler.room > 0 and (plan := next(wanted, None)) is not None:
-                    self.tried.add(plan)
                     compiler.send(plan)
                 until = deadline if base else last
                 more = compiler.waiting > 0 and time.perf_counter() < until
@@ -163,8 +166,10 @@ class Search:
             if p not in self.near:
                 self.near[p] = neighbours(self.problem, p, self.found, self.on)
         lists = itertools.zip_longest(self.variants, *(self.near[p] for p in fastest))
-        plans = itertools.chain([self.first], *lists)
-        return (p for p in plans if p is not None and p not in self.tried)
+        for plan in itertools.chain([self.first], *lists):
+            if plan is not None and plan not in self.tried:
+                self.tried.add(plan)
+                yield plan
 
     def decide(self, until: float) -> Plan:
         """The fastest of the fastest, measured until ``until``."""

@@ -157,6 +157,11 @@ class PreparedLaunch:
         """
         return self._loaded.prepare(self._bound.moved(pointers))
 
+    def relocated(self, place: Callable[[int], int]) -> PreparedLaunch:
+        """`moved`, with the array at each address ``x`` now at ``place(x)``."""
+        arrays = self._loaded.launch.arrays
+        return self.moved({p.name: place(self._bound.array(p.name).pointer) for p in arrays})
+
 
 class LoadedKernel:
     """One entry of a cubin on one device.
