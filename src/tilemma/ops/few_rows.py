@@ -1,4 +1,4 @@
-"""The model of products of few rows by large weights: fitted to 3,392 times of plans.
+"""The model of products of few rows by large weights: fitted to 4,517 times of plans.
 
 A tile has some of the rows, all of them or a half or a third, and some of the weights.  The time is a smooth
 maximum of what the parts of the machine take, besides what each launch and each tile cost:
@@ -44,37 +44,40 @@ NARROWEST, WIDEST, LEAST_EVEN, EVEN_GROUPS = 40, 248, 24, 2
 MOST_BESIDE, WIDEST_BESIDE, WIDEST_OF_256 = 4, 256, 192
 # The rate of memory over that at which large products read; bytes in flight for which it is halved; how much
 # longer it takes at most for the last of several rounds.
-MEMORY, FLIGHT, UNEVEN = 1.28, 2.64e5, 0.297
+MEMORY, FLIGHT, UNEVEN = 1.19, 2.63e5, 0.241
 # Bytes of filled rings beyond which memory gets slower, and how much at twice as many.
-MOST, EXCESS = 1.38e7, 0.327
+MOST, EXCESS = 1.35e7, 0.273
 # The bytes of few rows count less: they come from the L2 cache.
-LESS = 0.186
+LESS = 0.184
 # The share of weights that comes from memory again for each further tile that needs it: if the blocks of a cluster
 # compute them, and otherwise.
-AGAIN, AGAIN_APART = 0.0144, 0.411
+AGAIN, AGAIN_APART = 0.0129, 0.366
 # Nanoseconds that TMA takes for a line from memory, from the cache, and of zeros beyond the last row and beyond
 # the last of the weights; the share of it in an SM whose neighbour is idle, and where blocks share tiles.
-FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.49, 0.0821, 2.47, 2.85, 0.4, 0.875
+FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.36, 0.0653, 2.94, 2.85, 0.4, 0.856
 # The first where clusters leave half of the SMs idle: their blocks are neighbours.
-BESIDE = 0.66
+BESIDE = 0.689
 # Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
-L2, PORT, PORT_SHARED = 1.56e13, 2.42e11, 3.06e11
+L2, PORT, PORT_SHARED = 1.5e13, 2.52e11, 3.02e11
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied, and if they are released
 # promptly.
-LATENCY, LATENCY_SHARED, BUSY, BUSY_PROMPT = 6.1e-7, 8.78e-7, 2.47, 2.17
+LATENCY, LATENCY_SHARED, BUSY, BUSY_PROMPT = 7.05e-7, 8.56e-7, 2.1, 2.0
 # Clocks a second at which the tensor cores and shared memory would work.
-TENSOR, SHARED_MEMORY = 2.32e9, 4.51e9
+TENSOR, SHARED_MEMORY = 1.89e9, 5.05e9
 # How much longer all this takes where two, four or eight blocks share tiles.
-PAIRS, FOURS, EIGHTS = 1.11, 1.01, 0.982
+PAIRS, FOURS, EIGHTS = 1.07, 1.02, 1.0
 # The same where two warpgroups multiply fewer weights than they could.
-EVEN = 1.06
+EVEN = 1.05
+# The same where blocks are placed in order.
+ORDERED = 1.05
 # The exponent of the smooth maximum.
-SMOOTH = 3.71
-# Seconds of a launch, of one of clusters, of each step, of each tile, and of an element that is stored by TMA and
-# otherwise.
-START, CLUSTER, STEP, TILE, STORE_TMA, STORE = 1.14e-6, 7.84e-7, 7.84e-9, 2.69e-7, 6.58e-11, 8.42e-11
+SMOOTH = 4.06
+# Seconds of a launch, of one of clusters, of each step, of each tile, of each further warpgroup of it, and of an
+# element that is stored by TMA and otherwise.
+START, CLUSTER, STEP, TILE, GROUP = 9.83e-7, 8.96e-7, 7.48e-9, 3.32e-7, 1.38e-7
+STORE_TMA, STORE = 4.53e-11, 1.0e-10
 # The second kernel: its launch, and the bytes of parts a second.
-ADD, ADD_RATE = 1.94e-6, 3.78e12
+ADD, ADD_RATE = 1.53e-6, 4.25e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +289,10 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     if f.shares:
         total *= PAIRS if f.blocks < 4 else FOURS if f.blocks < 8 else EIGHTS
     total *= EVEN if plan.swap and plan.loaded and plan.groups > 1 else 1.0
+    total *= ORDERED if plan.ordered else 1.0
     total += START + CLUSTER * f.shares + steps * STEP
-    total += f.rounds * (TILE + rows * columns * (STORE_TMA if plan.store == "tma" else STORE))
+    stored = rows * columns * (STORE_TMA if plan.store == "tma" else STORE)
+    total += f.rounds * (TILE + GROUP * (plan.groups - 1) + stored)
     if plan.split > 1:
         total += ADD + 8.0 * plan.split * m * n / ADD_RATE
     return total, described(limits, f.tasks, f.rounds, f.together, f.steps)
