@@ -1,6 +1,6 @@
 """The cost model of batches: requests to the L2 cache, and products whose rhs stays in shared memory.
 
-Fitted to some 4,500 timings of 752 batches on an H200.
+Fitted to some 7,385 timings of 1,406 batches on an H200; `batch_timings` corrects it by them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.batch_timings import Timed, factor
 from tilemma.ops.limits import smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR, of_rows
@@ -23,23 +24,30 @@ STREAMED, READ, WRITE, SEAM = 0.65, 4e-12, 1.2e-11, 1.8e-11
 BESIDE = 0.1
 # How much longer a batch takes whose tiles leave as whole rows.
 IN_ROWS = 2e-07
-# The same by rounds of tiles: seconds that memory needs over those at its rate, and how much longer if the last
-# round leaves blocks out; the seconds of a request for a read, and of a row within a sector.
-STREAMED_BY_TILES, LEFT_OUT, READ_BY_TILES, SEAM_BY_TILES = 1.14, 0.724, 6.09e-12, 1.82e-11
-# Seconds until a stage has come; the clock at which multiplications would work, were they alone, over that under
-# load; a launch, and one of clusters; the exponent of the smooth maximum.
-LATENCY, ALONE, LAUNCH, CLUSTER, SMOOTH = 3.7e-07, 1.49, 1.59e-06, 6.02e-07, 1.45
+# The same of 16-bit operands, by rounds of tiles: seconds that memory needs over those at its rate, and how much
+# longer if the last round leaves blocks out; the seconds of a request for a read and for a write, and of a row
+# within a sector.
+STREAMED_BY_TILES, LEFT_OUT = 1.16, 0.235
+READ_BY_TILES, WRITE_BY_TILES, SEAM_BY_TILES = 6.99e-12, 2.73e-12, 1.25e-11
+# The clock at which multiplications would work, were they alone, over that under load; seconds until a stage has
+# come, and of each of its bytes that are on their way to all blocks.
+ALONE, LATENCY, ON_THE_WAY = 1.32, 2.29e-07, 1.57e-13
+# Seconds of a tile, of a byte of it that is stored, and how much longer that is from registers.
+TILE, STORED, DIRECT = 3e-07, 2.2e-12, 1.4
+# The exponent of the smooth maximum; a launch, and one of clusters; how often a tile is stored when all else is
+# done.
+SMOOTH, LAUNCH, CLUSTER, LAST = 2.12, 1.45e-06, 1.49e-07, 10.8
 # Products whose rhs stays in shared memory: the share of the time that memory needs at its rate, the seconds that
 # a request for a read and for a write takes besides, and how much longer that is if some blocks have one more tile
 # than others.
-RESIDENT, RESIDENT_READ, RESIDENT_WRITE, UNEVEN = 0.798, 2.59e-12, 9.72e-12, 0.586
-# Seconds of a tile of theirs, and of a column for each warpgroup; and if its transpose is computed, of 64 columns,
-# and of each warpgroup and 16 along K for these.
-TILE, COLUMN, TURNED_PART, TURNED_STEP = 2.78e-07, 6.18e-10, 4.11e-08, 5.03e-09
-# How much longer rhs takes to come than at memory's rate.
-LOAD = 1.32
+RESIDENT, RESIDENT_READ, RESIDENT_WRITE, UNEVEN = 1.02, 3.77e-12, 5.28e-12, 0.229
+# Seconds of a tile of theirs where one warpgroup works alone, and of a column for each warpgroup; and if its
+# transpose is computed, of 64 columns, and of each warpgroup and 16 along K for these.
+LONE, COLUMN, TURNED_PART, TURNED_STEP = 9.02e-08, 2.59e-09, 6.31e-08, 8.78e-09
+# How much longer rhs takes to come than at memory's rate; the exponent of the smooth maximum.
+LOAD, RESIDENT_SMOOTH = 0.876, 2.76
 # A launch, and what it takes for each warpgroup but one, and if transposes are computed.
-RESIDENT_LAUNCH, BOTH, TURNED_ONCE = 2e-6, 2.05e-07, 9.84e-07
+RESIDENT_LAUNCH, BOTH, TURNED_ONCE = 1.93e-06, 1.23e-07, 1.26e-06
 # Rows of an instruction, its columns at most, and elements along K.
 ATOM, WIDEST, DEPTH = 64, 256, 16
 
@@ -47,33 +55,44 @@ ATOM, WIDEST, DEPTH = 64, 256, 16
 def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> float:
     """Seconds of a batch whose blocks work for ``seconds``: the requests to the L2 cache take theirs.
 
-    Of 16-bit operands it is the geometric mean with `_seconds_by_tiles`: a plan that one model underestimates is
-    seldom underestimated by the other.  Of 104 batches that it was not fitted to, the chosen plans have 1.201 of
-    torch's speed with the mean, 1.185 without, and 5 and 7 are slower than 0.97 of it.
+    Of 16-bit operands it is `_seconds_by_tiles`, times what timings of such plans say.
     """
+    if p.lhs.dtype.bits == 16 and plan.split == 1 and not plan.pack and len(p.outer) == 1:
+        return _seconds_by_tiles(p, plan, on) * factor("pipelined", _timed(p, plan, on))
     reads, writes, seams = _requests(p, plan)
     least = STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE + seams * SEAM
     least *= p.batch
-    found = max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
-    timed = p.lhs.dtype.bits == 16 and plan.split == 1 and not plan.pack and len(p.outer) == 1
-    return math.sqrt(found * _seconds_by_tiles(p, plan, on)) if timed else found
+    return max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
+
+
+def _timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
+    """The plan as `batch_timings` knows it."""
+    (m, n, k), (rows, columns, depth), swap = p.shape, plan.tile, plan.swap
+    return Timed(
+        p.batch, n if swap else m, m if swap else n, k, rows, columns, depth, plan.groups, plan.stages,
+        *plan.cluster, plan.share, swap, plan.store, plan.slots, plan.grid,
+        max(1, plan.grid // on.sms) if plan.slots else 1,
+    )  # fmt: skip
 
 
 def _seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> float:
     """Seconds of a batch in which memory, the L2 cache and the blocks' rounds of tiles pass together."""
     (rows, columns, depth), (high, wide) = plan.tile, plan.cluster
     tasks = p.batch * cdiv(p.shape[0], rows * high) * cdiv(p.shape[1], columns * wide)
-    rounds = cdiv(tasks, plan.grid)
+    rounds, blocks = cdiv(tasks, plan.grid), high * wide
     uneven = rounds * plan.grid / tasks - 1 if rounds > 1 else 0.0
     memory = STREAMED_BY_TILES * (1 + LEFT_OUT * uneven) * _once(p) / on.memory
-    reads, _, seams = _requests(p, plan)
-    step = max(2 * rows * columns * depth / (on.tensor * ALONE * on.clock), LATENCY / plan.stages)
+    reads, writes, seams = _requests(p, plan)
+    loaded = (rows + columns) * depth * p.lhs.dtype.bytes * min(tasks, plan.grid) * blocks
+    multiplied = 2 * rows * columns * depth / (on.tensor * ALONE * on.clock)
+    step = max(multiplied, (LATENCY + ON_THE_WAY * loaded) / plan.stages)
+    store = STORED * rows * columns * p.out.dtype.bytes * (1 + DIRECT * (plan.store == "direct"))
     limits = (
         p.batch * memory,
-        p.batch * (reads * READ_BY_TILES + seams * SEAM_BY_TILES),
-        rounds * cdiv(p.shape[2], depth) * step,
+        p.batch * (reads * READ_BY_TILES + writes * WRITE_BY_TILES + seams * SEAM_BY_TILES),
+        rounds * (cdiv(p.shape[2], depth) * step + TILE + store),
     )
-    return smooth_maximum(limits, SMOOTH) + LAUNCH + CLUSTER * (high * wide > 1)
+    return smooth_maximum(limits, SMOOTH) + LAUNCH + CLUSTER * (blocks > 1) + LAST * store
 
 
 def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
@@ -94,12 +113,13 @@ def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     if turned:
         work = tiles * cdiv(columns, ATOM) * (TURNED_PART + TURNED_STEP * plan.groups * cdiv(k, DEPTH))
     else:
-        work = tiles * (TILE + COLUMN * beside * columns * plan.groups)
+        work = tiles * (LONE * (plan.groups * beside == 1) + COLUMN * beside * columns * plan.groups)
     loading = loads * LOAD * (columns + rows) * row * min(on.sms, p.batch * down) / on.memory
     # Products wait for rhs where few slots are on their way.
     each = max(work, (loading + work) / plan.slots)
-    seconds = smooth_maximum((memory, each), SMOOTH)
+    seconds = smooth_maximum((memory, each), RESIDENT_SMOOTH)
     seconds += RESIDENT_LAUNCH + TURNED_ONCE * turned + BOTH * (plan.groups - 1)
+    seconds *= factor("resident", _timed(p, plan, on))
     return seconds, "memory" if memory > each else "waits"
 
 
