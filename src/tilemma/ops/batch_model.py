@@ -58,14 +58,14 @@ def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> fl
     Of 16-bit operands it is `_seconds_by_tiles`, times what timings of such plans say.
     """
     if p.lhs.dtype.bits == 16 and plan.split == 1 and not plan.pack and len(p.outer) == 1:
-        return _seconds_by_tiles(p, plan, on) * factor("pipelined", _timed(p, plan, on))
+        return _seconds_by_tiles(p, plan, on) * factor("pipelined", timed(p, plan, on))
     reads, writes, seams = _requests(p, plan)
     least = STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE + seams * SEAM
     least *= p.batch
     return max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
 
 
-def _timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
+def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
     """The plan as `batch_timings` knows it."""
     (m, n, k), (rows, columns, depth), swap = p.shape, plan.tile, plan.swap
     return Timed(
@@ -119,7 +119,7 @@ def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     each = max(work, (loading + work) / plan.slots)
     seconds = smooth_maximum((memory, each), RESIDENT_SMOOTH)
     seconds += RESIDENT_LAUNCH + TURNED_ONCE * turned + BOTH * (plan.groups - 1)
-    seconds *= factor("resident", _timed(p, plan, on))
+    seconds *= factor("resident", timed(p, plan, on))
     return seconds, "memory" if memory > each else "waits"
 
 

@@ -1,0 +1,107 @@
+"""Fits the weights of `ops/batch_timings.json` to stored sweeps of batches.
+
+    python bench/sweep_ops.py --kinds batches --json sweep.json       # on a GPU, with several seeds
+    python bench/fit_batch_timings.py sweep.json ...                  # anywhere
+
+The logarithm of measured over predicted time is a Gaussian process over batches and plans, plus an error that
+all timings of a batch have in common, plus one of each.  The process is a sum of likenesses to some of the timed
+plans, drawn at random among those that were nearly the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sweep_ops import Shape, call_of, imagined, plan_of
+
+from tilemma.ops import arguments, batch_timings
+from tilemma.ops.batch_model import timed
+from tilemma.ops.batch_timings import DEVIATION, REACH, factor
+from tilemma.ops.operand_layouts import transposed_product
+from tilemma.ops.plan import Hardware, estimate
+
+# Plans that the file has, by kernel.
+STORED = {"pipelined": 1400, "resident": 350}
+# How much slower than the fastest a timed plan may be, and one that is stored.
+SLOWEST, NEAR = 0.4, 0.12
+# The standard deviation of what timings of a batch have in common, and of each; a number against rounding.
+COMMON, NOISE, RIDGE = 0.05, 0.015, 1e-4
+
+
+def timings(files: Sequence[Path]) -> Iterator[tuple[str, int, Any, float, float]]:
+    """(kernel, number of the batch, plan, log of measured over predicted time, loss to the fastest)."""
+    on, number = Hardware(), 0
+    for file in files:
+        for x in json.loads(file.read_text())["shapes"]:
+            if x["kind"] != "batches":
+                continue
+            number += 1
+            call, out = call_of(Shape("batches", x["m"], x["n"], x["k"], x["batch"]), imagined)
+            problem = arguments.problem(call, out, made=True)
+            fastest = min(row["us"] for row in x["plans"])
+            for row in x["plans"]:
+                plan = plan_of(row["plan"])
+                if plan.kernel in STORED and plan.split == 1 and not plan.pack:
+                    mine = timed(transposed_product(problem) if plan.swap else problem, plan, on)
+                    predicted = estimate(problem, plan, on).seconds * 1e6 / factor(plan.kernel, mine)
+                    yield plan.kernel, number, mine, float(np.log(row["us"] / predicted)), row["us"] / fastest - 1
+
+
+def likeness(a: Any, b: Any) -> Any:
+    far = np.sqrt(3 * np.maximum(0, (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T))
+    return DEVIATION**2 * (1 + far) * np.exp(-far)
+
+
+def fitted(rows: Sequence[tuple[str, int, Any, float, float]], most: int) -> dict[str, Any]:
+    """The mean, and the stored plans with their weights."""
+    places = np.array([row[2].place for row in rows]) / REACH
+    logs, slower = np.array([row[3] for row in rows]), np.array([row[4] for row in rows])
+    near = np.flatnonzero(slower < NEAR)
+    kept = np.random.default_rng(1).choice(near, min(most, len(near)), replace=False)
+    mean = float(logs.mean())
+    like, precision = likeness(places, places[kept]), (NOISE * np.exp(2 * slower)) ** -2.0
+    # Of each batch's timings what they have in common is taken away (Woodbury's formula).
+    _, batch = np.unique([row[1] for row in rows], return_inverse=True)
+    weighed = like * precision[:, None]
+    sums = np.zeros((batch.max() + 1, len(kept)))
+    np.add.at(sums, batch, weighed)
+    total = np.bincount(batch, precision * (logs - mean))
+    share = 1 / (COMMON**-2 + np.bincount(batch, precision))
+    left = like.T @ weighed - (sums * share[:, None]).T @ sums + likeness(places[kept], places[kept])
+    right = weighed.T @ (logs - mean) - sums.T @ (share * total)
+    weights = np.linalg.solve(left + RIDGE * np.eye(len(kept)), right)
+    plans = [[*map(_plain, rows[i][2]), float(f"{w:.4g}")] for i, w in zip(kept, weights, strict=True)]
+    return {"mean": round(mean, 4), "plans": plans}
+
+
+def _plain(x: Any) -> Any:
+    return int(x) if isinstance(x, bool) else x
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sweeps", nargs="+", type=Path)
+    rows = [row for row in timings(parser.parse_args().sweeps) if row[4] < SLOWEST]
+    target = Path(batch_timings.__file__).with_suffix(".json")
+    content = json.loads(target.read_text())
+    for kernel, most in STORED.items():
+        content[kernel] = fitted([row for row in rows if row[0] == kernel], most)
+    parts = [f" {json.dumps(name)}: {_text(x)}" for name, x in content.items()]
+    target.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    return 0
+
+
+def _text(x: Any) -> str:
+    if not isinstance(x, dict):
+        return json.dumps(x)
+    rows = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in x["plans"])
+    return f'{{"mean": {x["mean"]}, "plans": [\n{rows}\n ]}}'
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

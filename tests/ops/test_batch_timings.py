@@ -1,0 +1,49 @@
+"""Timings of plans of batches, from which the times of plans like them are predicted."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tilemma.ops import arguments
+from tilemma.ops.batch_timings import REACH, Timed, factor
+from tilemma.ops.candidates import ranked
+from tilemma.ops.plan import Hardware
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+from fit_batch_timings import fitted, likeness
+from sweep_ops import Shape, call_of, imagined
+
+SOME = Timed(936, 392, 504, 136, 128, 224, 64, 2, 4, 2, 2, 1, 1, "tma", 0, 30, 1)
+
+
+def test_plans_like_none_that_was_timed_have_the_mean_of_all():
+    far = SOME._replace(batch=10**9, depth=10**6, slots=10**9, m=8 * 10**8)
+    further = far._replace(batch=10**15)
+    assert math.isclose(factor("pipelined", far), factor("pipelined", further), rel_tol=1e-3)
+    assert factor("pipelined", far) != factor("pipelined", SOME)
+
+
+def test_the_fit_finds_what_depends_on_the_plan_and_leaves_what_batches_have_in_common():
+    rows, factors = [], {1: 0.0, 2: 0.05, 4: -0.1}
+    for number in range(24):
+        common = 0.02 * (-1) ** number
+        for wide, log in factors.items():
+            plan = SOME._replace(batch=100 + 8 * number, wide=wide, high=1)
+            rows.append(("pipelined", number, plan, log + common, 0.0))
+    found = fitted(rows, 60)
+    kept = np.array([Timed(*row[:-1]).place for row in found["plans"]]) / REACH
+    weights = np.array([row[-1] for row in found["plans"]])
+    for wide, log in factors.items():
+        place = np.array([SOME._replace(batch=150, wide=wide, high=1).place]) / REACH
+        assert abs(found["mean"] + (likeness(place, kept) @ weights)[0] - log) < 0.02
+
+
+def test_clusters_of_four_where_they_were_faster():
+    """302 us; pairs with the same tiles took 354 us, and a formula that knows no timings gave both 361."""
+    call, out = call_of(Shape("batches", 504, 400, 176, 1521), imagined)
+    assert math.prod(ranked(arguments.problem(call, out, made=True), Hardware())[0].plan.cluster) == 4
