@@ -401,7 +401,7 @@ def test_few_rows_in_several_tiles_are_computed_by_neighbours(shape: tuple[int, 
 def test_blocks_in_order_compute_the_tiles_of_all_rows_one_after_another(
     shape: tuple[int, int, int], dtype: str
 ) -> None:
-    """Neighbours need the same weights: measured on an H200, 120 us where blocks in any order take 131."""
+    """Neighbours need the same weights: measured on an H200, 124 us where blocks in any order take 139."""
     p = problem(*shape, dtype)
     p = replace(p, out=of(p.out, "bf16"))
     found = [x for x in candidates(p, H200) if x.ordered]
@@ -412,7 +412,7 @@ def test_blocks_in_order_compute_the_tiles_of_all_rows_one_after_another(
         # A group of one tile row is walked from left to right, one of all rows from top to bottom.
         assert plan.raster == 1 if plan.swap else plan.raster >= tiles[0]
         assert min(tiles) > 1 and plan.cluster == (1, 1)
-        assert plan.constants["OVERLAP"] == "before"
+        assert plan.constants["OVERLAP"] is False
 
 
 def test_few_rows_of_8_bits_stream_their_weights() -> None:

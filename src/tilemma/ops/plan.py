@@ -50,8 +50,8 @@ class Plan:
     of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded and stored, the next tile
     starts behind them (0: the whole tile).  ``prompt``: a slot is released when its step has been multiplied, not
     after the next one has been started.  ``streamed``: the operand that is read once, after the swap: the L2 cache
-    gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``ordered``: the next
-    kernel starts after these blocks have ended, and its blocks are placed in order.
+    gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``ordered``: blocks start
+    when the kernel before has ended, and are placed in order.
     """
 
     kernel: str
@@ -99,7 +99,7 @@ class Plan:
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
             values |= {"PROMPT": self.prompt, "STREAMED": self.streamed, "TURNS": self.turns}
-            values["OVERLAP"] = "before" if self.ordered else True
+            values["OVERLAP"] = not self.ordered
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
