@@ -251,6 +251,9 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 continue
             tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
             parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
+            # Registers spill.
+            if large and tile[1] > WIDEST_FINISHED and "vector" in (p.left.kind, p.right.kind):
+                continue
             whole_k = large or (middling and (wide, groups) not in usual)
             for split in (1,) if whole_k else _splits(tiles, parts, on.sms):
                 how = store if split == 1 else "direct"
@@ -387,11 +390,11 @@ def _takes_turned(p: Problem) -> bool:
     """Whether tiles of the transposed product are worth a try: its columns are the rows of the result, which are
     then divided in steps of 8, not of 64, to fill the last round, or into larger tiles.
 
-    3456x1536x5248 took 81.8 us with tiles of 192x112, 75.3 us with 160x256.  Fewer rows, other types and epilogues
+    3456x1536x5248 took 81.8 us with tiles of 192x112, 75.3 us with 160x256.  Fewer rows, integers and epilogues
     have not been timed.
     """
     m, n, _ = p.shape
-    timed = p.plain and p.lhs.dtype.bits == 16 and p.batch * len(p.outer) == 1
+    timed = p.epilogue.plain and p.acc != "s32" and p.batch * len(p.outer) == 1
     timed = timed and (min(m, n) >= LEAST_TURNED or middle.applies(p))
     return timed and not p.promote and _turns(transposed_product(p))
 

@@ -260,6 +260,9 @@ BY_TASKS, BY_PARTS, BY_LOADED, BY_RING = 0.228, -0.109, -0.088, -0.117
 # For results of more elements than this, and wholly for e times as many, fitted to 49 more products: of few long
 # stages, and the exponent of the share of the SMs that work.
 NARROW_RESULT, FEW_LONG, BY_TASKS_WIDE = 20000, 1.06, 0.088
+# Measured over predicted time of transposed tiles of 8-bit floats whose rings are longer than beside a
+# tile that is staged whole, in more than one round; K, at most.
+LONGER_RING, LONGER_RING_K = 0.99, 4096
 # Parts of K.
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
@@ -395,6 +398,15 @@ def _parts(p: Problem, plan: Plan, on: Hardware) -> float:
     return float(factor * (m * across + n * down) ** BY_LOADED * ring**BY_RING)
 
 
+def _has_longer_ring(p: Problem, plan: Plan, on: Hardware) -> bool:
+    """Whether shared memory holds more stages because the tile is transposed, and stored, in small parts."""
+    (rows, columns, depth), size = plan.tile, p.lhs.dtype.bytes
+    room = on.shared - EVENTS - min(rows * columns * p.out.dtype.bytes, STAGING)
+    m, n, k = p.shape
+    turned = plan.swap and plan.store == "tma" and size == 1 and min(m, n) > MOST_ALONE and k <= LONGER_RING_K
+    return turned and plan.stages > room // ((rows + columns) * depth * size)
+
+
 def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
     """How often storing a tile adds to the time of ``rounds`` tiles of ``steps`` steps."""
     if p.grouped or plan.store != "tma" or plan.split > 1 or steps * plan.tile[2] * p.lhs.dtype.bytes < LONG_LOOP:
@@ -479,7 +491,7 @@ def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
         packed *= m if name in ("lhs", "scale_lhs") else n
         seconds += 2.0 * batch * packed / (on.memory * PACKING)
     seconds += LAUNCH * bool(plan.pack)
-    seconds *= _parts(p, plan, on)
+    seconds *= _parts(p, plan, on) * (LONGER_RING if rounds > 1 and _has_longer_ring(p, plan, on) else 1.0)
     if p.batch > 1 and plan.kernel == "pipelined" and not p.grouped:
         seconds = batch_model.seconds_of_batch(p, plan, on, seconds)
     return Estimate(plan, seconds, why)
