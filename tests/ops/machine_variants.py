@@ -118,8 +118,8 @@ FAMILIES = {
 def kind(p: Plan) -> tuple[Any, ...]:
     """What two plans share whose kernels differ in sizes alone."""
     shape = p.kernel, p.tile, p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
-    same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed, p.turns
-    return *shape, *same
+    same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
+    return *shape, *same, p.turns, p.ordered
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from tilemma.ops import arguments
+from tilemma.ops import arguments, batch_timings, plans
 from tilemma.ops.batch_timings import REACH, Timed, factor
 from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware
@@ -41,6 +42,11 @@ def test_the_fit_finds_what_depends_on_the_plan_and_leaves_what_batches_have_in_
     for wide, log in factors.items():
         place = np.array([SOME._replace(batch=150, wide=wide, high=1).place]) / REACH
         assert abs(found["mean"] + (likeness(place, kept) @ weights)[0] - log) < 0.02
+
+
+def test_other_timings_make_stored_winners_void():
+    content = Path(batch_timings.__file__).with_suffix(".json").read_bytes()
+    assert hashlib.sha256(content).hexdigest() in plans._own_sources()
 
 
 def test_clusters_of_four_where_they_were_faster():

@@ -187,18 +187,51 @@ def test_a_full_device_is_measured_without_copies_and_after_a_shorter_write() ->
         assert ("fill_async", driver.most, 0) in driver.calls
 
 
-def test_calls_in_turn_read_the_copies_of_the_operands() -> None:
+def in_turn(wanted: Any) -> tuple[list[Any], list[list[Any]]]:
+    """The problem and its copies, and the launches for each."""
     plan = Plan("tiles", (64, 64, 64), 1, raster=21)
+    with copied(wanted) as copies:
+        race = Race(wanted, copies, 4, lambda: None, lambda _: None)
+        calls, work = compiling.calls_of(wanted, plan)
+        race.enter([compiling.Compiled(plan, work, lambda: compiling.launches_of(calls))])
+        race.run([plan], 3, 0.0)
+    assert copies
+    return [wanted, *copies], [[x._bound for x in call] for call in race.ready[plan].launches]
+
+
+@pytest.mark.parametrize("parts", ["", "operands", "addend"])
+def test_calls_in_turn_read_the_copies_of_the_operands(parts: str) -> None:
+    """Operands may be ``parts`` of one array, and an addend part of the array that an operand is part of: then it
+    begins within the operand's memory, and ends behind it."""
     with cudadriver.using(FakeDriver()):
-        wanted = on_fake_device()
-        with copied(wanted) as copies:
-            race = Race(wanted, copies, 4, lambda: None, lambda _: None)
-            calls, work = compiling.calls_of(wanted, plan)
-            race.enter([compiling.Compiled(plan, work, lambda: compiling.launches_of(calls))])
-            race.run([plan], 3, 0.0)
-            bound = [x._bound for (x,) in race.ready[plan].launches]
-    places = [tuple(x.array(n).pointer for n in ("lhs", "rhs", "out")) for x in bound]
-    assert copies and places == [(p.lhs.pointer, p.rhs.pointer, p.out.pointer) for p in (wanted, *copies)]
+        a, b, c, out = (DeviceArray(cuda_device(0), (80, 160), "f16") for _ in range(4))
+        lhs, rhs, addend, result = (describe(x)._replace(shape=(80, 80)) for x in (a, b, c, out))
+        if parts == "operands":
+            rhs = lhs._replace(pointer=lhs.pointer + 160)
+        elif parts:
+            addend = rhs._replace(pointer=rhs.pointer + 160)
+        call = arguments.Call(lhs, rhs, c=addend, beta=1.0)
+        problems, launches = in_turn(arguments.problem(call, result, made=False))
+    for p, (bound,) in zip(problems, launches, strict=True):
+        expected = p.lhs, p.rhs, problems[0].c, problems[0].out
+        for name, x in zip(("lhs", "rhs", "c", "out"), expected, strict=True):
+            assert bound.array(name).pointer == x.pointer
+
+
+def test_calls_in_turn_read_no_memory_behind_the_copies() -> None:
+    """Products of two heads: the memory of the first head's batches does not contain all of the second's."""
+    with cudadriver.using(FakeDriver()):
+        a, b = (DeviceArray(cuda_device(0), (4, 24, 2, 32), "f16") for _ in range(2))
+        out = DeviceArray(cuda_device(0), (4, 2, 24, 24), "f16")
+        lhs = describe(a)._replace(shape=(4, 2, 24, 32), strides=(1536, 32, 64, 1))
+        rhs = describe(b)._replace(shape=(4, 2, 32, 24), strides=(1536, 32, 1, 64))
+        heads = arguments.problem(arguments.Call(lhs, rhs), describe(out), made=False)
+        problems, launches = in_turn(heads)
+    assert len(heads.outer) == 2
+    for copy, bounds in zip(problems[1:], launches[1:], strict=True):
+        first, second = ([x.array(name) for x in bounds] for name in ("lhs", "rhs"))
+        assert [first[0].pointer, second[0].pointer] == [copy.lhs.pointer, copy.rhs.pointer]
+        assert [first[1].pointer, second[1].pointer] == [lhs.pointer + 64, rhs.pointer + 64]
 
 
 def test_threads_compile_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +241,13 @@ def test_threads_compile_where_no_process_can_be_started(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fork", fails, raising=False)
     monkeypatch.setattr(compiling, "cores", lambda: 4)
     with cudadriver.using(FakeDriver()):
-        assert isinstance(compiling.compiler(on_fake_device(), 60.0, iter(())), compiling.Threads)
+        plans = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in range(6)]
+        compiler = compiling.compiler(on_fake_device(), time.perf_counter() + 60, iter(plans))
+        assert isinstance(compiler, compiling.Threads) and compiler.waiting == 6
+        monkeypatch.setattr(compiling, "launches_of", list)
+        found = [[x.plan for x in compiler.receive(60.0)] for _ in range(2)]
+        # No more at once than threads: the deadline is looked at in between.
+        assert found == [plans[: compiling.WAITING], plans[compiling.WAITING :]]
 
 
 def test_errors_of_plans_are_printed_as_they_are(

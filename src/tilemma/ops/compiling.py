@@ -156,11 +156,11 @@ class Threads:
         self._sent.append(plan)
 
     def receive(self, until: float) -> list[Compiled]:
-        """The plans that were sent, those that will be ready by the deadline if they take as long as others."""
+        """The next plans of those sent that will be ready by the deadline if they take as long as others."""
         found: list[tuple[Plan, Mapping[str, Any], list[Future[list[PreparedLaunch]]], str]] = []
         with ThreadPoolExecutor(WAITING) as pool:
             begin = time.perf_counter()
-            while self.waiting:
+            while self.waiting and len(found) < WAITING:
                 plan = self._sent.popleft()
                 calls, work, error = _with_work(self.problem, plan)
                 found.append((plan, work, [pool.submit(launches_of, [call]) for call in calls], error))

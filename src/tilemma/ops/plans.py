@@ -71,9 +71,10 @@ def kind(problem: Problem, on: Hardware) -> str:
 
 @cache
 def _own_sources() -> tuple[str, ...]:
-    """The library's kernels and the model that picks the plans to be measured."""
+    """The library's kernels, and the models that pick the plans to be measured, with their timings."""
     folder = Path(__file__).parent
-    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*.py")))
+    files = sorted([*folder.rglob("*.py"), *folder.rglob("*.json")])
+    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 
 def load_winner(key: str) -> Plan | None:

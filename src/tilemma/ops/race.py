@@ -91,12 +91,16 @@ class Race:
                 own.graph = driver.graph(partial(_start, turns))
         return partial(driver.replay, own.graph)
 
-    def _place(self, copy: Problem, pointer: int) -> int:
-        """Where ``copy`` has what the problem has at ``pointer``."""
+    def _place(self, copy: Problem, array: ArrayRef) -> int:
+        """Where ``copy`` has ``array``: where it is, unless all of it lies within an operand.
+
+        Views of one array may begin within an operand and end behind it, where the copy has no memory.
+        """
+        low, high = array.span()
         for x, there in ((self.problem.lhs, copy.lhs), (self.problem.rhs, copy.rhs)):
-            if x.pointer <= pointer < x.pointer + _span(x):
-                return there.pointer + pointer - x.pointer
-        return pointer
+            if x.pointer <= low and high <= x.pointer + _span(x):
+                return there.pointer + array.pointer - x.pointer
+        return array.pointer
 
     def close(self) -> None:
         """Forget the graphs."""

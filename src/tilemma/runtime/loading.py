@@ -15,7 +15,7 @@ from tilemma.forking import ForkSafeLock
 
 from ..errors import LaunchError
 from ..launch import Launch, PointerArgument, TensorMapArgument, ValueArgument
-from .arrays import stream_source
+from .arrays import ArrayRef, stream_source
 from .binding import Bound
 from .cudadriver import Driver
 from .device import Device, check_cubin_arch
@@ -157,10 +157,10 @@ class PreparedLaunch:
         """
         return self._loaded.prepare(self._bound.moved(pointers))
 
-    def relocated(self, place: Callable[[int], int]) -> PreparedLaunch:
-        """`moved`, with the array at each address ``x`` now at ``place(x)``."""
+    def relocated(self, place: Callable[[ArrayRef], int]) -> PreparedLaunch:
+        """`moved`, with each array at the address that ``place`` says."""
         arrays = self._loaded.launch.arrays
-        return self.moved({p.name: place(self._bound.array(p.name).pointer) for p in arrays})
+        return self.moved({p.name: place(self._bound.array(p.name)) for p in arrays})
 
 
 class LoadedKernel:
