@@ -163,6 +163,8 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
     if p.epilogue.activation == "silu" and whole and not p.promote:
         of_three = COLUMNS_SCALED_SILU if p.left.final or p.right.final else COLUMNS_SILU_OF_THREE
         most = of_three if groups == 3 else COLUMNS - 1 if rows == 128 else WIDEST_FINISHED
+        if p.grouped and p.acc == "s32":
+            most = min(most, COLUMNS)
         if columns > most:
             return False
     if not simple and columns > WIDEST_FINISHED and columns % 64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import tilemma as tm
@@ -11,7 +11,7 @@ from tilemma import cdiv, dma, else_, foreach, if_, mma, parallel, select, share
 from tilemma.kernels import Kernel
 from tilemma.ops.epilogue import Inputs, Place, Scale, epilogue_function
 from tilemma.ops.sums import Operand, Sum
-from tilemma.ops.task_queue import TaskSource
+from tilemma.ops.task_queue import NONE, PART, WHOLE, Producer, Task
 
 
 def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) -> tuple[Any, Any]:
@@ -117,38 +117,44 @@ class Groups:
             cursor.advance(t)
             work(*cursor.task(t))
 
-    def draw(self, first: Any, queue: TaskSource, work: Any, halve: Any = None) -> None:
-        """Call ``work(group, begin, end, m, n)`` for task ``first`` and for those whose numbers ``queue`` gives.
+    def draw(self, first: Any, queue: Producer, load: Any, halve: Any = None) -> None:
+        """Pass task ``first`` and those whose numbers ``queue`` gives to the consumers, and call
+        ``load(task, ahead)`` for each, which calls ``ahead`` once: it finds the next task.
 
-        With ``halve`` the tasks are counted: two blocks share each of the last ones by ``halve(half, group, ..)``,
-        so that blocks end at the same time.
+        With ``halve`` the tasks are counted: two blocks share each of the last ones, which are loaded by
+        ``halve``, so that blocks end at the same time.
         """
-        cursor, number = Cursor(self), var(first)
-        if halve is None:
-            cursor.advance(number)
-            with while_(lambda: cursor.holds(number)):
-                work(*cursor.task(number))
-                number.set(queue.next())
-                cursor.advance(number)
-            queue.finish(number, cursor.count)
-            return
-        whole, task = var(self._whole(queue.pace)), var(0)
+        cursor, number, found, pace = Cursor(self), var(first), Task.none(), queue.queue.pace
+        whole = None if halve is None else var(self._whole(pace))
 
         def find() -> None:
             """The task of ``number``: ``whole`` + i is a half of task ``whole`` + i / 2."""
-            task.set(select(number < whole, number, whole + (number - whole) // 2))
+            kind, half, task = WHOLE, None, number
+            if whole is not None:
+                part = var(number - whole)
+                task = var(select(part < 0, number, whole + part // 2))
+                kind, half = select(part < 0, WHOLE, PART), part % 2
             cursor.advance(task)
+            e, begin, end, m, n = cursor.task(task)
+            if half is not None:
+                n = select(number < whole, n, n * 2 + half)
+            row = var(begin + m * self.each)
+            found.set((select(cursor.holds(task), kind, NONE), e, row, end - row, n))
+
+        def ahead() -> None:
+            number.set(queue.take())
+            find()
 
         find()
-        with while_(lambda: cursor.holds(task) & (number < whole)):
-            work(*cursor.task(task))
-            number.set(queue.next())
-            find()
-        with while_(lambda: cursor.holds(task)):
-            halve(var((number - whole) % 2), *cursor.task(task))
-            number.set(queue.next())
-            find()
-        queue.finish(number, cursor.count + tm.math.max(cursor.count - whole, 0))
+        for kind, work in ((WHOLE, load), (PART, halve)):
+            if work is not None:
+                with while_(partial(found.is_of, kind)):
+                    task = found.copy()
+                    queue.post(task)
+                    work(task, ahead)
+        queue.post(found)
+        shared_tasks = 0 if whole is None else tm.math.max(cursor.count - whole, 0)
+        queue.finish(number, cursor.count + shared_tasks)
 
     def _whole(self, pace: int) -> Any:
         """The number of tasks before the last ones, which are shared.

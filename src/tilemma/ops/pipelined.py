@@ -34,7 +34,7 @@ from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
 from tilemma.ops.sums import QUAD, multiply, zero
-from tilemma.ops.task_queue import Consumer, Producer, TaskQueue
+from tilemma.ops.task_queue import Consumer, Producer, Task, TaskQueue
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
@@ -110,7 +110,7 @@ def matmul_by_hand(
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, STORE="tma",
     LOADED=0, PROMPT=False, STREAMED="", OVERLAP=True,
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
-    QUEUE=False, WORDS=1, WORD1=1,
+    WORDS=1, WORD1=1,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -181,8 +181,9 @@ def matmul_by_hand(
             only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
 
         def issue_load(
-            task: Any, filled: Any, back: Any = None, begins: Any = (None, None), b: Operand = b, a: Operand = a
-        ) -> None:
+            task: Any, filled: Any, back: Any = None, begins: Any = (None, None), b: Operand = b, a: Operand = a,
+            ahead: Any = None,
+        ) -> None:  # fmt: skip
             (batch_a, batch_b), m, n, begin, end = task
             if back is not None:
                 step = var(select(back == 1, end - 1, begin))
@@ -199,6 +200,11 @@ def matmul_by_hand(
                 filled.advance()
                 if back is not None:
                     step += 1 - 2 * back
+                if ahead is not None:
+                    # The ring is full: there is time to find the next task.  Taken earlier, it would wait for a
+                    # block that may be done later than others.
+                    with if_(k == tm.math.max(end - STAGES, 0)):
+                        ahead()
 
         def columns_of(array: Any, room: Any, batch: Any, part_m: Any, column: Any, width: int) -> tuple[Any, Any]:
             """Numbers for the tile's columns: a copy to shared memory that completes while it is multiplied."""
@@ -333,47 +339,41 @@ def matmul_by_hand(
             RASTER or 16, by_rows,
         )  # fmt: skip
 
-        queue = TaskQueue(words[0, 0], pace) if QUEUE else None
+        queue = TaskQueue(words[0, 0], pace) if by_rows else None
+        half = replace(b, rows=TILE_N // 2, narrow=True)
 
-        def load_group(e: Any, begin: Any, end: Any, m: Any, n: Any, b: Any = b) -> None:
-            batches, begins = ((0, e), (begin, None)) if by_rows else ((e, 0), (None, begin))
-            count = select(begin < end, steps, 0)
-            if not by_rows or GROUPS == 1 or RING_LHS:
-                issue_load((batches, m, n, 0, count), filled, None, begins, b)
+        def load_columns(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            issue_load(((e, 0), m, n, 0, select(begin < end, steps, 0)), filled, None, (None, begin))
+
+        def compute_columns(part: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
+            column = n * TILE_N
+            place = Place(0, e, 0, e, m * TILE_M, begin + column, columns=end - begin - column)
+            compute(0, select(begin < end, steps, 0), used, part, place, None)
+
+        def load_rows(b: Operand, task: Task, ahead: Any) -> None:
+            def load(a: Operand) -> None:
+                where = (0, task.group), 0, task.column, 0, steps
+                issue_load(where, filled, None, (task.row, None), b, a, ahead)
+
+            if GROUPS == 1 or RING_LHS:
+                load(a)
                 return
-            row = var(begin + m * TILE_M)
-            with if_(end - row <= WARP_M):
+            with if_(task.rows <= WARP_M):
                 # The other warpgroups have no rows.
-                few = replace(a, rows=WARP_M, narrow=True)
-                issue_load((batches, 0, n, 0, count), filled, None, (row, None), b, few)
+                load(replace(a, rows=WARP_M, narrow=True))
             with else_():
-                issue_load((batches, m, n, 0, count), filled, None, begins, b)
+                load(a)
 
-        def load_half(half: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
-            load_group(e, begin, end, m, n * 2 + half, replace(b, rows=TILE_N // 2, narrow=True))
-
-        def compute_group(part: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
-            compute_columns(part, (e, begin, end), m * TILE_M, n * TILE_N, TILE_N)
-
-        def compute_half(part: Any, half: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
-            columns = TILE_N // 2
-            compute_columns(part, (e, begin, end), m * TILE_M, (n * 2 + half) * columns, columns)
-
-        def compute_columns(part: Any, group: tuple[Any, Any, Any], row: Any, column: Any, columns: int) -> None:
-            e, begin, end = group
-            if by_rows:
-                place = Place(0, 0, e, e, begin + row, column, rows=end - begin - row)
-            else:
-                place = Place(0, e, 0, e, row, begin + column, columns=end - begin - column)
-            count = select(begin < end, steps, 0)
-            if not by_rows or GROUPS == 1:
-                compute(0, count, used, part, place, None, columns=columns)
+        def compute_rows(part: Any, columns: int, task: Task) -> None:
+            place = Place(0, 0, task.group, task.group, task.row, task.column * columns, rows=task.rows)
+            if GROUPS == 1:
+                compute(0, steps, used, part, place, None, columns=columns)
                 return
-            with if_(place.rows > part * WARP_M):
-                compute(0, count, used, part, place, None, columns=columns)
+            with if_(task.rows > part * WARP_M):
+                compute(0, steps, used, part, place, None, columns=columns)
             with else_():
                 # None of this warpgroup's rows belong to the group: the tensor cores are the others'.
-                for _ in foreach(steps, stop=count):
+                for _ in foreach(steps):
                     for event_ in (full, *more):
                         wait(event_[used.slot])
                     trigger(empty[used.slot])
@@ -392,10 +392,11 @@ def matmul_by_hand(
         for wg in parallel(GROUPS + 1, level="group-4"):
             with inthreads(wg == 0, async_=True):
                 filled = PipelineState(var(0), STAGES)
-                if QUEUE:
-                    groups.draw(first, Producer(queue), load_group, load_half if HALVES else None)
+                if by_rows:
+                    load_half = partial(load_rows, half) if HALVES else None
+                    groups.draw(first, Producer(queue), partial(load_rows, b), load_half)
                 elif GROUPED:
-                    groups.visit(first, pace, load_group)
+                    groups.visit(first, pace, load_columns)
                 elif ONCE:
                     load_tile(only, filled)
                 else:
@@ -409,11 +410,11 @@ def matmul_by_hand(
                     used = PipelineState(var(0), STAGES)
                     if LOADED and part == GROUPS - 1:
                         clear_rest()
-                    if QUEUE:
-                        halve = partial(compute_half, part) if HALVES else None
-                        groups.draw(first, Consumer(queue), partial(compute_group, part), halve)
+                    if by_rows:
+                        compute_half = partial(compute_rows, part, TILE_N // 2) if HALVES else None
+                        Consumer(queue).tasks(partial(compute_rows, part, TILE_N), compute_half)
                     elif GROUPED:
-                        groups.visit(first, pace, partial(compute_group, part))
+                        groups.visit(first, pace, partial(compute_columns, part))
                     elif ONCE:
                         compute_tile(only, used, part)
                     else:

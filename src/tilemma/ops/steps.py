@@ -332,7 +332,6 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         values["OUT"] = 1
         if plan.by_hand:
             values["HALVES"] = _halves(problem, plan)
-            values["QUEUE"] = _queued(problem, plan)
         return values
     if not plan.by_hand or cdiv(problem.shape[0], plan.height * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0

@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from tilemma import atomic, event, if_, shared, trigger, var, wait
+from tilemma import atomic, event, if_, shared, trigger, var, wait, while_
 from tilemma.ops.ring import PipelineState
 
 # The producer of a block may be so many tasks ahead of its consumers.
 AHEAD = 2
+# Numbers of a task: a multiple of four, for whole vectors.
+WORDS = 8
+# Kinds of tasks: none, a whole one, and a part that another block shares.
+NONE, WHOLE, PART = range(3)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Numbers, as variables: the ``kind``, and where in ``group`` the tile is.
+
+    The tile begins at ``row``, followed by ``rows`` of the group, and is ``column``-th along the other axis.
+    """
+
+    kind: Any
+    group: Any
+    row: Any
+    rows: Any
+    column: Any
+
+    @classmethod
+    def none(cls) -> Task:
+        """Variables for a task."""
+        return cls(*(var(NONE) for _ in range(5)))
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        return self.kind, self.group, self.row, self.rows, self.column
+
+    def set(self, words: tuple[Any, ...]) -> None:
+        """Become the task with these numbers."""
+        for mine, word in zip(self.words, words, strict=True):
+            mine.set(word)
+
+    def is_of(self, kind: int) -> Any:
+        return self.kind == kind
+
+    def copy(self) -> Task:
+        return Task(*(var(x) for x in self.words))
 
 
 class TaskQueue:
-    """Numbers of tasks: blocks that are done early take more of them.
+    """Tasks by number: blocks that are done early take more of them.
 
     Each of ``pace`` blocks begins with its own number; ``counter``, which is zero before and after the kernel,
-    counts those taken besides.  The producer of a block takes them and passes them to its consumers.
+    counts those taken besides.  The producer of a block takes them, and passes the tasks to its consumers.
     """
 
     def __init__(self, counter: Any, pace: int) -> None:
         self.counter, self.pace = counter, pace
-        self.numbers = shared("s32", 1, copies=AHEAD)
+        self.words = shared("s32", WORDS, copies=AHEAD)
         self.posted, self.taken = event(AHEAD), event(AHEAD, ready=True)
-
-
-class TaskSource(Protocol):
-    """A role's end of a queue of ``pace`` blocks."""
-
-    @property
-    def pace(self) -> int: ...
-
-    def next(self) -> Any:
-        """The number of the block's next task."""
-
-    def finish(self, number: Any, count: Any) -> None:
-        """Call it with ``number``, the first that is none of the ``count`` tasks."""
 
 
 @dataclass(frozen=True)
@@ -45,40 +71,51 @@ class _End:
     queue: TaskQueue
     state: PipelineState = field(default_factory=lambda: PipelineState(var(0), AHEAD))
 
-    @property
-    def pace(self) -> int:
-        return self.queue.pace
-
 
 class Producer(_End):
-    """Takes numbers and passes them to the consumers."""
+    """Takes numbers, and passes tasks to the consumers."""
 
-    def next(self) -> Any:
+    def take(self) -> Any:
+        """The number of the block's next task."""
+        return self.queue.pace + atomic.add(self.queue.counter, 1).astype("s32")
+
+    def post(self, task: Task) -> None:
+        """Pass ``task`` to the consumers."""
         queue, slot = self.queue, self.state.slot
-        number = var(queue.pace + atomic.add(queue.counter, 1).astype("s32"))
         wait(queue.taken[slot])
-        queue.numbers[slot][0] = number
+        for i, word in enumerate(task.words):
+            queue.words[slot][i] = word
         trigger(queue.posted[slot])
         self.state.advance()
-        return number
 
     def finish(self, number: Any, count: Any) -> None:
-        """Reset the counter after the last number: each block with a task takes one that is none, so that all
-        blocks together take ``count``."""
-        with if_(number == self.pace + count - 1):
+        """Call it with ``number``, the first that is none of the ``count`` tasks.
+
+        It resets the counter after the last number: each block with a task takes one that is none, so that all
+        blocks together take ``count``.
+        """
+        with if_(number == self.queue.pace + count - 1):
             atomic.exch(self.queue.counter, 0)
 
 
 class Consumer(_End):
-    """Gets the numbers that the producer of its block takes."""
+    """Gets the tasks that the producer of its block takes."""
 
-    def next(self) -> Any:
+    def next(self, task: Task) -> None:
+        """Set ``task`` to the next one, or to one of kind ``NONE``."""
         queue, slot = self.queue, self.state.slot
         wait(queue.posted[slot])
-        number = var(queue.numbers[slot][0])
+        task.set(tuple(queue.words[slot][i] for i in range(len(task.words))))
         trigger(queue.taken[slot])
         self.state.advance()
-        return number
 
-    def finish(self, number: Any, count: Any) -> None:
-        """The producer resets the counter."""
+    def tasks(self, whole: Any, part: Any = None) -> None:
+        """Call ``whole(task)`` for each whole task, and ``part(task)`` for each part of one."""
+        task = Task.none()
+        self.next(task)
+        for kind, work in ((WHOLE, whole), (PART, part)):
+            if work is not None:
+                with while_(partial(task.is_of, kind)):
+                    # Variables that are not set again: places of a tile are compared by them.
+                    work(task.copy())
+                    self.next(task)
