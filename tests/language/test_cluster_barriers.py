@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,65 @@ def of_some(a: tm.Global["f32", 2, 64]):
 def test_one_that_some_blocks_skip_is_a_deadlock() -> None:
     with pytest.raises(tm.errors.TilemmaError, match="waits for the other blocks of its cluster"):
         of_some.on("cpu")(np.zeros((2, 64), np.float32))
+
+
+@tm.kernel
+def signalled(out: tm.Global["s32", 2, 32], *, WAITS=1):
+    for _ in parallel(1, level="cluster", drained=True):
+        for rank in parallel(2, level="block"):
+            done = tm.event()
+            for lane in parallel(32, level="thread"):
+                out[rank, lane] = rank
+            for _ in parallel(1, level="group"):
+                tm.trigger(done, cluster=True)
+                if WAITS:
+                    tm.wait(done)
+
+
+SIGNALLED = """
+__co__ void signalled(global s32 [2, 32] out) {
+  [[drained]] parallel by 1 : cluster-grid { parallel rank by 2 : block {
+    shared event done;
+    parallel lane by 32 : thread { out.at(rank, lane) = rank; }
+    parallel by 1 : group { trigger.cluster done; wait done; }
+  } }
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["python", "croqtile"])
+def test_blocks_that_have_waited_for_the_others_end_without_a_barrier(language: str, tmp_path: Path) -> None:
+    """There the barrier would wait for all writes; the one at the start waits for the events alone."""
+    (tmp_path / "signalled.co").write_text(SIGNALLED)
+    kernel = signalled if language == "python" else tm.load(tmp_path / "signalled.co")["signalled"]
+    ptx = kernel.compile("sm_90a").ptx
+    assert [x.strip() for x in ptx.splitlines() if "barrier.cluster" in x] == [
+        "barrier.cluster.arrive.relaxed;",
+        "barrier.cluster.wait.acquire;",
+    ]
+    for seed in range(4):
+        out = np.full((2, 32), -1, np.int32)
+        kernel.on("machine", arch="sm_90a", seed=seed, strict=True)(out)
+        np.testing.assert_array_equal(out, np.repeat([[0], [1]], 32, axis=1))
+
+
+def test_the_machine_reports_those_that_have_not_waited() -> None:
+    with pytest.raises(tm.errors.TilemmaError) as error:
+        for seed in range(20):
+            signalled.on("machine", arch="sm_90a", seed=seed)(np.zeros((2, 32), np.int32), WAITS=0)
+    assert error.value.code == "exit-before-cluster"
+
+
+@tm.kernel
+def drained_blocks(out: tm.Global["s32", 2]):
+    for rank in parallel(2, level="block", drained=True):
+        out[rank] = 1
+
+
+@pytest.mark.parametrize("language", ["python", "croqtile"])
+def test_only_clusters_are_drained(language: str, tmp_path: Path) -> None:
+    (tmp_path / "k.co").write_text(
+        "__co__ void k(global s32 [2] out) { [[drained]] parallel p by 2 : block { out.at(p) = 1; } }"
+    )
+    with pytest.raises(tm.errors.TilemmaError, match="a level of clusters"):
+        (drained_blocks if language == "python" else tm.load(tmp_path / "k.co")["k"]).compile("sm_90a")

@@ -122,6 +122,8 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
     word = args[0].text if len(args) == 1 and isinstance(args[0], ast.Name) else ""
     if (name, word) == ("overlap", "before") and not r.b.inside_parallel:
         return {"overlap": "before"}
+    if isinstance(node, ast.Name) and node.text == "drained" and not r.b.inside_parallel:
+        return {"drained": True}
     if name == "launch_bounds" and len(args) in (1, 2):
         if not isinstance(args[0], ast.Whole):
             table_operand(r, "max-threads", args[0])

@@ -257,9 +257,18 @@ class ValueNumber:
         min_blocks: int | None = None,
         max_registers: int | None = None,
         overlap: bool | Literal["before"] = False,
+        drained: bool = False,
         span: Span | None = None,
     ) -> Iterator[tuple[Bounded, ...]]:
         span = span or self.span
+        if drained and level != CLUSTER:
+            raise WrongValue(
+                span,
+                what="a level whose blocks end without a barrier (`drained`)",
+                got="no clusters" if level is None else f"the level `{level}`",
+                wanted="a level of clusters, whose blocks wait for each other where they end",
+                fix_text="give it to the `parallel` of the clusters, or remove it",
+            )
         outermost, loops, within = not self._levels, self._loops, self._cooperative
         ranked = self._ranked if outermost else None
         indices, places = self._indices(names, extents, level, ranked)
@@ -280,6 +289,7 @@ class ValueNumber:
             "min_blocks": min_blocks,
             "max_registers": max_registers,
             "overlap": overlap,
+            "drained": drained,
         }
         if ranked is None:
             op = t.Parallel(indices, tuple(ops), level, **options, span=span)

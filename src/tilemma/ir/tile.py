@@ -61,6 +61,7 @@ class Parallel(Op):
     memory; "before": and those of the next launch start after the end of these.  ``clustered``: the index of the
     program in which the blocks of clusters of the compiler's choice differ; ``tiles``: its extent.  ``joined``:
     each block is two of the program, which is faster where this holds; ``apart``: no blocks are joined.
+    ``drained``: before a block of a cluster ends, it has waited for all that others do to its shared memory.
     """
 
     syntax: ClassVar[str] = "parallel $indices : $level $body"
@@ -77,6 +78,7 @@ class Parallel(Op):
     tiles: Expr | None = None
     joined: Expr | None = None
     apart: bool = False
+    drained: bool = False
 
 
 @record

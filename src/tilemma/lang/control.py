@@ -72,6 +72,7 @@ def parallel(
     min_blocks: int | None = None,
     max_registers: int | None = None,
     overlap: bool | Literal["before"] = False,
+    drained: bool = False,
 ) -> Iterator[Any]:
     """``for i, j in parallel(a, b, level="block"):`` runs the body once for each (i, j), all at once.
 
@@ -81,7 +82,9 @@ def parallel(
     innermost thread.  ``overlap``, at the outermost level: blocks start while the kernel before them on
     the stream ends, set up events, and wait for its end before they touch memory (sm_90 and later; elsewhere it
     has no effect).  With "before", the blocks of the next kernel do not start while these run: the GPU then places
-    neighbouring blocks beside each other, not where the first of these end.
+    neighbouring blocks beside each other, not where the first of these end.  ``drained``, of a cluster: each
+    block has waited for whatever the others do to its shared memory and events when it ends, so that no barrier
+    of the cluster is needed there.
     """
     b = builder("parallel")
     check_caller("parallel", "for i in parallel(n):")
@@ -106,6 +109,7 @@ def parallel(
             wanted="the outermost level of a kernel, which is launched",
             fix_text="give it to the outermost `parallel`",
         )
+    options["drained"] = flag(drained, "drained")
     for name, value in (("min_blocks", min_blocks), ("max_registers", max_registers)):
         options[name] = None if value is None else constant_operand(value, name.replace("_", "-"))
 

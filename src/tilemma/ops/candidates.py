@@ -427,7 +427,7 @@ def _balanced(p: Problem, sms: int) -> Iterator[tuple[tuple[int, int, int], int]
     if p.grouped or p.promote or p.batch * len(p.outer) != 1 or min(p.shape[:2]) <= FEW_ROWS:
         return
     for rows, groups in BALANCED:
-        widest = WIDEST_OF_256 if rows > 128 else WIDEST
+        widest = COLUMNS_OF_THREE if groups == 3 else WIDEST
         down = cdiv(p.shape[0], rows)
         first = cdiv(down * max(1, p.shape[1] // widest), sms)
         for rounds in range(first, min(first + BALANCED_ROUNDS, MOST_ROUNDS + 1)):

@@ -402,6 +402,11 @@ def matmul_by_hand(
                 else:
                     for t in foreach(count, start=first, step=pace):
                         load_tile(tasks.task(in_turn(t)), filled, iterates_backward(t))
+                if shares:
+                    # The consumers of the other blocks have arrived: nothing more happens to this block's memory.
+                    for _ in foreach(STAGES):
+                        wait(empty[filled.slot])
+                        filled.advance()
             # The compiler cannot know that two warpgroups store to different places where tiles start at any row,
             # or are found by a division.  As one role they would wait for each other after every tile.
             apart = GROUPED or STORE == "copy" or LOADED
@@ -422,7 +427,7 @@ def matmul_by_hand(
                             compute_tile(tasks.task(in_turn(t)), used, part, iterates_backward(t))
 
     if CLUSTERED:
-        for first in parallel(teams, level="cluster", overlap=OVERLAP):
+        for first in parallel(teams, level="cluster", overlap=OVERLAP, drained=shares):
             for down, across in parallel(CLUSTER_M, CLUSTER_N, level="block"):
                 block(first, down, across)
     else:

@@ -30,9 +30,13 @@ def bind_cluster(lo: Lowering, clusters: tuple[Index, ...], blocks: tuple[Index,
     number(lo, clusters, e.divide(cta, size, hint="cluster")[0])
 
 
-def cluster_barrier(lo: Lowering) -> None:
-    """A barrier of all threads of all blocks of the cluster."""
-    lo.e.do("barrier.cluster.arrive.release")
+def cluster_barrier(lo: Lowering, initialised: bool = False) -> None:
+    """A barrier of all threads of all blocks of the cluster.
+
+    ``initialised``: what comes before are mbarriers alone, which `fence.mbarrier_init` releases: arrivals that
+    release would wait for all writes of a thread to reach the whole GPU.
+    """
+    lo.e.do(f"barrier.cluster.arrive.{'relaxed' if initialised else 'release'}")
     lo.e.do("barrier.cluster.wait.acquire")
 
 

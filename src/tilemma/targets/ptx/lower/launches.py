@@ -106,7 +106,8 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
                 _by_one_thread(lo, apart, lambda: tma.prefetch_first_tiles(lo, op.body, computes=True))
             _wait_for_previous_launch(lo, overlap)
         lo.body(op.body[first:])
-        leave_cluster(lo)
+        if cluster is not None and not cluster.drained:
+            leave_cluster(lo)
     arrays = _arrays(kernel)
     pairs = lo.params.arguments(tuple(b.name for b in arrays))
     shared = _shared_bytes(op)
@@ -236,7 +237,7 @@ def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> b
     _by_one_thread(lo, apart, lower)
     if lo.cluster is not None and lo.cluster.uses_distributed_shared_memory:
         # Other blocks arrive on these events and write into this block's memory: all blocks have to have started.
-        cluster_barrier(lo)
+        cluster_barrier(lo, initialised=True)
     elif events:
         lo.e.do("bar.sync", (), (Imm(0),))
     return prefetched
