@@ -237,6 +237,8 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 yield from _of_row_boxes(p, on)
         if few and turned and not ways[0]:
             yield from _of_few_rows(p, True, on)
+        if not ways[0] and (turned or (by_tma and not (few or swap))):
+            yield from _sharing(p, swap, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
         middling = middle.applies(p) and not ways[0]
         single = dict.fromkeys(middle.tiles(p, on.sms) if middling else ())
@@ -335,6 +337,17 @@ def _of_few_rows(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
             plan = replace(plan, cluster=x.cluster, share=x.share, loaded=x.loaded, by_hand=True)
             # Blocks in order go through the tiles of the rows first.
             yield replace(plan, ordered=x.ordered, raster=1 if x.ordered and swap else RASTER)
+
+
+def _sharing(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
+    """The plans for rows that start within sectors, in clusters that share tiles."""
+    for tile, groups, cluster in middle.sharing(p, on):
+        stages, size = fitting_stages(p, tile, groups, "tma", on), cluster[0] * cluster[1]
+        if stages >= LEAST_WAVE_RING and fits_registers(p, tile, groups, "tma", 1):
+            plan = Plan(
+                "pipelined", tile, groups, stages, RASTER, on.resident(size) // size, store="tma", swap=swap
+            )
+            yield replace(plan, cluster=cluster, by_hand=True)
 
 
 def _of_row_boxes(p: Problem, on: Hardware) -> Iterator[Plan]:
