@@ -60,6 +60,9 @@ class Sampler:
 def flushed(contestants: list[Callable[[], Any]], rounds: int) -> list[float]:
     """Median microseconds of single launches, L2 flushed before each, contestants taking turns in another order in
     each round: the same kernel took up to 1 % more or less time behind another one.
+
+    Every fourth launch of a process took 0.9 us longer, whatever it was: a random number of others stands before
+    each that is timed.
     """
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     times: list[list[float]] = [[] for _ in contestants]
@@ -68,6 +71,8 @@ def flushed(contestants: list[Callable[[], Any]], rounds: int) -> list[float]:
         for i, run in turns.sample(list(enumerate(contestants)), len(contestants)):
             late = True
             while late:
+                for _ in range(turns.randrange(4)):
+                    scratch[:1].zero_()
                 scratch.zero_()
                 start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 # Keep the device busy while the host enqueues, so that the events bracket the kernel alone.
