@@ -85,11 +85,11 @@ def test_rows_that_start_within_sectors_take_clusters_of_four(
     assert all(x.cluster[0] * x.cluster[1] < 4 for x in candidates(problem(m, n, k + 8), ON))
 
 
-def test_every_block_of_a_cluster_loads_whole_swizzle_atoms_of_a_shared_tile() -> None:
+def test_every_block_of_a_cluster_loads_as_many_rows_of_a_shared_tile() -> None:
     found = list(middle.sharing(problem(1464, 1680, 1624), ON))
     assert {cluster for _, _, cluster in found} == set(middle.SHARING)
     for (rows, columns, _), groups, (high, wide) in found:
-        assert columns % (8 * high) == rows % (8 * wide) == 0 and rows == 64 * groups
+        assert columns % high == rows % wide == 0 and rows == 64 * groups
 
 
 def test_results_of_several_rounds_whose_rows_start_within_sectors() -> None:

@@ -87,12 +87,12 @@ def sharing(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], in
         return
     m, n, _ = p.shape
     for high, wide in SHARING:
-        resident, unit = on.resident(high * wide), 8 * high
+        resident = on.resident(high * wide)
         for rows, groups in ROWS:
             down = cdiv(m, rows * high) * high
             most = [rounds * resident // (down * wide) for rounds in range(1, MOST_ROUNDS + 1)]
             for across in dict.fromkeys(wide * (x - less) for x in most for less in (0, 1) if x > less):
-                columns = cdiv(cdiv(n, across), unit) * unit
+                columns = cdiv(cdiv(n, across), 8) * 8
                 if COLUMNS[0] <= columns <= COLUMNS[1]:
                     yield (rows, columns, 64), groups, (high, wide)
 
