@@ -321,6 +321,15 @@ def test_tiles_of_groups_have_64_rows_of_each_warpgroup() -> None:
     assert found and all(x.tile[0] == 64 * x.groups for x in found if x.kernel == "pipelined")
 
 
+def test_integers_of_groups_with_silu_have_few_columns() -> None:
+    """160 columns and more spilled registers."""
+    p = grouped(8, 4096, 4096, 4096)
+    silu = replace(p.epilogue, activation="silu")
+    p = replace(p, lhs=of(p.lhs, "s8"), rhs=of(p.rhs, "s8"), epilogue=silu)
+    found = [x.tile[1] for x in candidates(p, H200) if x.kernel == "pipelined" and not x.swap]
+    assert found and max(found) == 128
+
+
 def test_tuning_tries_the_plain_text_of_groups() -> None:
     p = grouped(8, 8192, 4096, 4096)
     known = ranked(p, H200)
