@@ -145,3 +145,9 @@ def test_only_clusters_are_drained(language: str, tmp_path: Path) -> None:
     )
     with pytest.raises(tm.errors.TilemmaError, match="a level of clusters"):
         (drained_blocks if language == "python" else tm.load(tmp_path / "k.co")["k"]).compile("sm_90a")
+
+
+def test_the_error_of_another_attribute_names_this_one(tmp_path: Path) -> None:
+    (tmp_path / "k.co").write_text("__co__ void k() { [[drain]] parallel p by 2 : block {} }")
+    with pytest.raises(tm.errors.TilemmaError, match="or `drained`"):
+        tm.load(tmp_path / "k.co")["k"].compile("sm_90a")

@@ -135,8 +135,8 @@ def _launch_attribute(r: Reader, node: ast.Expr) -> dict[str, Any]:
         node.span,
         what="`[[...]]` before `parallel`",
         got=attribute_text(node),
-        wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap` or "
-        "`overlap(before)`",
+        wanted="`launch_bounds(threads, blocks)`, `maxnreg(registers)`, or at the outermost level `overlap`, "
+        "`overlap(before)` or `drained`",
         fix_text="move it before a `foreach`, or before `__co__` for the kernel" if name == "pipeline" else fix,
     )
 
