@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -67,18 +68,19 @@ def test_children_share_the_items() -> None:
     assert len({pid for _, pid in found.values()}) == 2 and os.getpid() not in {pid for _, pid in found.values()}
 
 
-def test_the_first_child_begins_while_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    fork, started = os.fork, list[float]()
+def test_the_first_child_begins_while_others_are_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fork, begun, seen = os.fork, tmp_path / "begun", list[bool]()
 
     def slow() -> int:
-        if started:
-            time.sleep(0.1)
-        started.append(time.perf_counter())
+        until = time.perf_counter() + (5 if seen else 0)
+        while not begun.exists() and time.perf_counter() < until:
+            time.sleep(0.001)
+        seen.append(begun.exists())
         return fork()
 
     monkeypatch.setattr(os, "fork", slow)
-    with closing(Children(lambda _: time.perf_counter(), 2, soon(), [0])) as children:
-        assert started[0] < collected(children, soon())[0] < started[1]
+    with closing(Children(lambda _: begun.touch(), 2, soon(), [0])):
+        assert seen == [False, True]
 
 
 def test_a_child_that_fails_takes_only_its_item_along() -> None:
