@@ -119,6 +119,8 @@ def test_blocks_that_have_waited_for_the_others_end_without_a_barrier(language: 
         "barrier.cluster.arrive.relaxed;",
         "barrier.cluster.wait.acquire;",
     ]
+    explained = kernel.compile("sm_90a").explain().inserted
+    assert [x["detail"] for x in explained if x["operation"] == "cluster barrier"] == ["at the start"]
     for seed in range(4):
         out = np.full((2, 32), -1, np.int32)
         kernel.on("machine", arch="sm_90a", seed=seed, strict=True)(out)

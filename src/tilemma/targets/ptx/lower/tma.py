@@ -301,7 +301,8 @@ def _matching(here: View) -> list[int]:
 
 
 def _address(lo: Lowering, line: Linear) -> Mem:
-    """The shared address of a box: boxes start at a swizzle atom, so that no bit of the address is swizzled."""
+    """The shared address of a box.  Boxes start where a row of 128 bytes does, whose bits of the address are not
+    swizzled: TMA swizzles by the address, also where the box starts within an atom."""
     if line.known is not None:
         return Mem(lo.shared, line.known)
     return Mem(lo.e.register(line.variable + lo.shared, hint="box_at"), line.const)

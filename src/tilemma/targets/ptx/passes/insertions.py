@@ -116,10 +116,12 @@ def insertions(kernel: t.Kernel, source: t.Kernel) -> tuple[Insertion, ...]:
     written = {(kind, op.span) for op in walk(source.body) for kind, by in _WRITTEN.items() if isinstance(op, by)}
     dependence = Dependence(kernel.body)
     starts = {id(op): i + 1 for i, op in enumerate(walk(kernel.body))}
+    clusters = (op for op in walk(kernel.body) if isinstance(op, t.Parallel) and op.drained)
+    drained = {id(block) for cluster in clusters for block in cluster.body}
     found: list[Insertion] = []
     for block in blocks(kernel):
         analysis = _Analysis(Tree(block, dependence))
-        found += analysis.added_by_lowering()
+        found += analysis.added_by_lowering(id(block) in drained)
         inserted = [
             (starts[id(block)] + i, node)
             for i, node in enumerate(analysis.nodes)
@@ -257,8 +259,9 @@ class _Analysis:
 
     # ---- what lowering adds ------------------------------------------------------------------------------
 
-    def added_by_lowering(self) -> Iterator[Insertion]:
-        """The initialisation of mbarriers and the barriers of clusters (`lower/launches`, `lower/events`)."""
+    def added_by_lowering(self, drained: bool) -> Iterator[Insertion]:
+        """The initialisation of mbarriers and the barriers of clusters (`lower/launches`, `lower/events`);
+        ``drained``: of blocks that end without a barrier."""
         events = [n.op.event.name for n in self.nodes if isinstance(n.op, t.DeclareEvent)]
         copies = [n.op for n in self.nodes if isinstance(n.op, t.Copy) and n.op.plan is not None]
         remote = any(c.plan is not None and c.plan.peers for c in copies)
@@ -272,7 +275,7 @@ class _Analysis:
                 yield Insertion(-1, None, "mbarrier fence", "", (Served(found, seen, by_tma),))
             name = "cluster barrier" if remote else "barrier"
             yield Insertion(-1, None, name, " at the start", (Served(found, used),))
-        if remote:
+        if remote and not drained:
             reason = "a block does not end while others of its cluster use its shared memory"
             yield Insertion(-1, None, "cluster barrier", " at the end", (), reason)
         if any(c.plan is not None and c.plan.in_step for c in copies):
