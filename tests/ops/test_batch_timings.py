@@ -53,3 +53,11 @@ def test_clusters_of_four_where_they_were_faster():
     """302 us; pairs with the same tiles took 354 us, and a formula that knows no timings gave both 361."""
     call, out = call_of(Shape("batches", 504, 400, 176, 1521), imagined)
     assert math.prod(ranked(arguments.problem(call, out, made=True), Hardware())[0].plan.cluster) == 4
+
+
+def test_large_products_take_no_less_than_the_tensor_cores_need_at_their_highest_rate():
+    """None like them was timed; the rate is the data sheet's."""
+    for m, n, k, batch in ((8192, 8192, 8192, 2), (4096, 4096, 4096, 16), (2048, 2048, 2048, 32)):
+        call, out = call_of(Shape("batches", m, n, k, batch), imagined)
+        found = ranked(arguments.problem(call, out, made=True), Hardware())
+        assert 2 * m * n * k * batch / found[0].seconds < 989e12

@@ -48,6 +48,8 @@ LONE, COLUMN, TURNED_PART, TURNED_STEP = 9.02e-08, 2.59e-09, 6.31e-08, 8.78e-09
 LOAD, RESIDENT_SMOOTH = 0.876, 2.76
 # A launch, and what it takes for each warpgroup but one, and if transposes are computed.
 RESIDENT_LAUNCH, BOTH, TURNED_ONCE = 1.93e-06, 1.23e-07, 1.26e-06
+# K, and K times the elements of the result, at most, of batches like those that were timed.
+LONGEST, LARGEST = 1024, 2**30
 # Rows of an instruction, its columns at most, and elements along K.
 ATOM, WIDEST, DEPTH = 64, 256, 16
 
@@ -55,14 +57,17 @@ ATOM, WIDEST, DEPTH = 64, 256, 16
 def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> float:
     """Seconds of a batch whose blocks work for ``seconds``: the requests to the L2 cache take theirs.
 
-    Of 16-bit operands it is `_seconds_by_tiles`, times what timings of such plans say.
+    Of 16-bit operands it is `_seconds_by_tiles`, times what timings of such plans say; of larger products than
+    were timed, where the tensor cores work all the time at a lower clock, the geometric mean of both models.
     """
-    if p.lhs.dtype.bits == 16 and plan.split == 1 and not plan.pack and len(p.outer) == 1:
+    by_tiles = p.lhs.dtype.bits == 16 and plan.split == 1 and not plan.pack and len(p.outer) == 1
+    if by_tiles and p.shape[2] <= LONGEST and math.prod(p.shape) <= LARGEST:
         return _seconds_by_tiles(p, plan, on) * factor("pipelined", timed(p, plan, on))
     reads, writes, seams = _requests(p, plan)
     least = STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE + seams * SEAM
     least *= p.batch
-    return max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
+    found = max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
+    return math.sqrt(found * _seconds_by_tiles(p, plan, on)) if by_tiles else found
 
 
 def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
