@@ -152,7 +152,13 @@ def test_rows_of_large_results_are_divided_in_small_steps_too(m: int, n: int, k:
 
 
 @pytest.mark.parametrize(
-    "p", [problem(3456, 1536, 5248, "s8"), problem(3456, 1530, 5248), problem(3456, 1536, 5241)]
+    "p",
+    [
+        problem(3456, 1536, 5248, "s8"),
+        problem(3456, 1536, 5248, "tf32"),
+        problem(3456, 1530, 5248),
+        problem(3456, 1536, 5241),
+    ],
 )
 def test_transposed_tiles_are_for_large_results_that_they_have_been_timed_for(p: Problem) -> None:
     p = replace(p, out=of(p.out, "f16"))

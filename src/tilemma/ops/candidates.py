@@ -405,11 +405,11 @@ def _takes_turned(p: Problem) -> bool:
     """Whether tiles of the transposed product are worth a try: its columns are the rows of the result, which are
     then divided in steps of 8, not of 64, to fill the last round, or into larger tiles.
 
-    3456x1536x5248 took 81.8 us with tiles of 192x112, 75.3 us with 160x256.  Fewer rows, integers and epilogues
-    have not been timed.
+    3456x1536x5248 took 81.8 us with tiles of 192x112, 75.3 us with 160x256.  Fewer rows, integers, f32 and
+    epilogues have not been timed.
     """
     m, n, _ = p.shape
-    timed = p.epilogue.plain and p.acc != "s32" and p.batch * len(p.outer) == 1
+    timed = p.epilogue.plain and p.acc != "s32" and p.lhs.dtype.bits <= 16 and p.batch * len(p.outer) == 1
     timed = timed and (min(m, n) >= LEAST_TURNED or middle.applies(p))
     return timed and not p.promote and _turns(transposed_product(p))
 
