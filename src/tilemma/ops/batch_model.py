@@ -1,6 +1,6 @@
 """The cost model of batches: requests to the L2 cache, and products whose rhs stays in shared memory.
 
-Fitted to 7,385 timings of 1,406 batches on an H200; `batch_timings` corrects it by them.
+Fitted to timings of batches on an H200; `batch_timings` corrects it by some of them.
 """
 
 from __future__ import annotations
