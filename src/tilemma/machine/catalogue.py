@@ -425,7 +425,10 @@ class ExitBeforeCluster(HazardError):
     code = "exit-before-cluster"
     found = "{access} the shared memory of CTA {rank} of the cluster, whose warps have all exited"
     expected = "a CTA exits only after all accesses of the cluster to its shared memory"
-    fix = "end every CTA with `barrier.cluster.arrive` and `barrier.cluster.wait`"
+    fix = (
+        "end every CTA with `barrier.cluster.arrive` and `barrier.cluster.wait`; in a kernel with `drained` leave "
+        "that out, or let each block wait, before it ends, for what the others do to its shared memory and events"
+    )
     why = "Its shared memory is not handed out at once; when it is, the access corrupts another CTA."
 
 

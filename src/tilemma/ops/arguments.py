@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -103,7 +103,7 @@ def _check_operands(call: Call) -> None:
     partners = next(group for group in call.rules.operands if a.dtype.name in group)
     if b.dtype.name not in partners:
         also = "" if len(partners) == 1 else f", {' or '.join(p for p in partners if p != a.dtype.name)}"
-        change = f"`{left}` to {b.dtype}" if _holds(b.dtype, a.dtype) else f"`{right}` to {a.dtype}"
+        change = _common_type({left: a.dtype, right: b.dtype})
         raise call.bad_type(right, b.dtype, f"{a.dtype}{also}, as in `{left}`", f"convert {change}")
     if a.shape[-1] != b.shape[-2]:
         raise call.bad_shape(
@@ -112,6 +112,17 @@ def _check_operands(call: Call) -> None:
             f"{left} [..., M, K] and {right} [..., K, N]",
             f"transpose one of them: `{right}.T` costs nothing",
         )
+
+
+def _common_type(operands: Mapping[str, DType]) -> str:
+    """Which of two operands to convert, and to which type: the one whose numbers the other's type holds, except
+    f16 and bf16 to f32, which the tensor cores do not multiply with all its bits."""
+    (left, a), (right, b) = operands.items()
+    half = next((t.name for t in (a, b) if t.name in ("f16", "bf16")), "")
+    if half and "f32" in (a.name, b.name):
+        both = ", or both to bf16 where numbers exceed 65504" if half == "f16" else ""
+        return f"`{left if a.name == 'f32' else right}` to {half}{both}"
+    return f"`{left}` to {b}" if _holds(b, a) else f"`{right}` to {a}"
 
 
 def _holds(one: DType, other: DType) -> bool:
