@@ -251,7 +251,7 @@ class Oracle:
             if y.elements is None:
                 self.check_registers(x, y)
                 continue
-            if not np.isin(x.elements, y.elements, assume_unique=True).any():
+            if not meet(x.elements, y.elements):
                 continue
             same_statement = x.op is y.op and x.what == y.what and x.view == y.view
             proxies = x.write and x.agent != "wgmma" and y.agent == "wgmma"
@@ -296,6 +296,16 @@ def t_expressions(op):
     from tilemma.ir.walk import expressions
 
     return list(expressions(op))
+
+
+def meet(a, b):
+    """Whether two ascending arrays have a common number."""
+    if not (len(a) and len(b)) or a[0] > b[-1] or b[0] > a[-1]:
+        return False
+    if a[0] == b[0]:
+        return True
+    places = np.searchsorted(a, b)
+    return bool((a[np.minimum(places, len(a) - 1)] == b).any())
 
 
 def races(kernel, dims, threads):

@@ -132,9 +132,13 @@ class Dependence:
                     visit(inner, below, within)
 
         visit(body, set(), set())
-        for _ in direct:
+        grown = True
+        while grown:
+            grown = False
             for reached in direct.values():
-                reached.update(*[direct.get(n, set()) for n in reached])
+                size = len(reached)
+                reached.update(*[direct[n] for n in reached if n in direct])
+                grown |= len(reached) > size
         self._of = direct
 
     def of(self, e: Expr) -> set[str]:

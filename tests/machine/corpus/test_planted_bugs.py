@@ -274,9 +274,11 @@ ADVISED = {
 }
 
 
-@pytest.mark.parametrize(
-    "bug", [pytest.param(b, marks=pytest.mark.slow if b == "bytes of a bulk copy" else ()) for b in ADVISED]
-)
+# Cases that take several seconds; others have the same advice.
+LONG = "bytes of a bulk copy", "the init of a stage"
+
+
+@pytest.mark.parametrize("bug", [pytest.param(b, marks=pytest.mark.slow if b in LONG else ()) for b in ADVISED])
 def test_the_advice_for_a_deleted_instruction_cures(bug: str) -> None:
     name, pattern, said = ADVISED[bug]
     case = KERNELS[name]
