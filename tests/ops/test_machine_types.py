@@ -175,17 +175,17 @@ def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "sizes",
-    [(450, 0, 65, 400, 1), (0, 0, 500, 0, 0, 0), (10, 20, 64, 40, 50, 550), (128, 256, 0, 384, 0, 1)],
+    [(320, 0, 65, 270, 1), (0, 0, 400, 0, 0, 0), (10, 20, 64, 40, 270), (128, 256, 0, 384, 0, 1)],
 )
 def test_every_task_of_large_and_small_groups(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty groups, groups of one row, all rows in one group; the last tasks are halved.  The counter of tasks is
     zero again: the next product begins with it."""
     rooms, allocate = [], product.allocate
     monkeypatch.setattr(product, "allocate", lambda *x: rooms.append(allocate(*x)) or rooms[-1])
-    x = call("grouped_matmul", (sum(sizes), 200, 72), ("bf16", "bf16"), "bf16", epilogue=False)
-    x.arrays["b"] = np.swapaxes(testing.random_array((len(sizes), 200, 72), "bf16", 1), -1, -2)
+    x = call("grouped_matmul", (sum(sizes), 72, 72), ("bf16", "bf16"), "bf16", epilogue=False)
+    x.arrays["b"] = np.swapaxes(testing.random_array((len(sizes), 72, 72), "bf16", 1), -1, -2)
     x.arrays["offsets"] = np.cumsum(sizes, dtype=np.int32)
-    plan = replace(SMALL, tile=(128, 128, 64), groups=2, grid=12, store="tma")
+    plan = replace(SMALL, tile=(128, 64, 64), groups=2, grid=12, store="tma")
     assert on_machine(x, plan, monkeypatch, arch="sm_90a", seed=1) <= 1
     assert [x["words"].any() for x in rooms] == [False]
 

@@ -363,7 +363,7 @@ def check_registers(p: Problem, plan: Plan) -> None:
 
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("rows", [104, 152, 200, 248])
-@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("activation", ["gelu", None])
 def test_kernels_that_store_transposes_keep_to_registers(rows: int, activation: str | None) -> None:
     p = problem(rows, 4096, 4096)
     p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
@@ -449,7 +449,7 @@ def test_few_rows_of_8_bits_stream_their_weights() -> None:
 
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("rows", [94, 160, 190])
-@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("activation", ["gelu", None])
 def test_kernels_that_share_few_rows_keep_to_registers(rows: int, activation: str | None) -> None:
     p = problem(rows, 17536, 4224)
     p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
@@ -461,7 +461,7 @@ def test_kernels_that_share_few_rows_keep_to_registers(rows: int, activation: st
 
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("rows", [120, 190, 250])
-@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("activation", ["gelu", None])
 def test_kernels_of_clusters_beside_each_other_keep_to_registers(rows: int, activation: str | None) -> None:
     p = problem(rows, 17536, 4224)
     p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
@@ -489,8 +489,8 @@ def test_the_stride_of_a_single_row_says_nothing(stride: int) -> None:
     assert ranked(odd, H200)[0].plan == ranked(plain, H200)[0].plan
 
 
-@pytest.mark.parametrize("rows", [8, 100, 152, 230])
-@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("rows", [230, 100, 152, 8])
+@pytest.mark.parametrize("activation", ["gelu", None])
 def test_kernels_of_all_rows_keep_to_registers(rows: int, activation: str | None) -> None:
     p = problem(rows, 20480, 4096)
     p = replace(p, epilogue=replace(p.epilogue, activation=activation or ""))
