@@ -201,7 +201,7 @@ def in_turn(wanted: Any) -> tuple[list[Any], list[list[Any]]]:
 
 @pytest.mark.parametrize("parts", ["", "operands", "addend"])
 def test_calls_in_turn_read_the_copies_of_the_operands(parts: str) -> None:
-    """Operands may be ``parts`` of one array, and an addend part of the array that an operand is part of: then it
+    """Results are written to copies, too.  Operands may be ``parts`` of one array, and an addend part of the array that an operand is part of: then it
     begins within the operand's memory, and ends behind it."""
     with cudadriver.using(FakeDriver()):
         a, b, c, out = (DeviceArray(cuda_device(0), (80, 160), "f16") for _ in range(4))
@@ -213,7 +213,7 @@ def test_calls_in_turn_read_the_copies_of_the_operands(parts: str) -> None:
         call = arguments.Call(lhs, rhs, c=addend, beta=1.0)
         problems, launches = in_turn(arguments.problem(call, result, made=False))
     for p, (bound,) in zip(problems, launches, strict=True):
-        expected = p.lhs, p.rhs, problems[0].c, problems[0].out
+        expected = p.lhs, p.rhs, problems[0].c, p.out
         for name, x in zip(("lhs", "rhs", "c", "out"), expected, strict=True):
             assert bound.array(name).pointer == x.pointer
 

@@ -22,7 +22,7 @@ from tilemma.runtime.cudadriver import Driver, DriverError
 
 # The fewest rounds of a measurement; those before the first that counts.
 FEWEST, WARMING = 3, 1
-# At most so many copies of the operands besides the caller's, and bytes of all; copies where so many would fit
+# At most so many copies of the arrays besides the caller's, and bytes of all; copies where so many would fit
 # in half of the L2 cache.
 COPIES, SPREAD, CACHED = 11, 120 << 20, 3
 # Copies start at the same place within a page as the caller's arrays, small ones within a smaller unit.
@@ -92,12 +92,13 @@ class Race:
         return partial(driver.replay, own.graph)
 
     def _place(self, copy: Problem, array: ArrayRef) -> int:
-        """Where ``copy`` has ``array``: where it is, unless all of it lies within an operand.
+        """Where ``copy`` has ``array``: where it is, unless all of it lies within an operand or the result.
 
         Views of one array may begin within an operand and end behind it, where the copy has no memory.
         """
         low, high = array.span()
-        for x, there in ((self.problem.lhs, copy.lhs), (self.problem.rhs, copy.rhs)):
+        own = self.problem
+        for x, there in ((own.lhs, copy.lhs), (own.rhs, copy.rhs), (own.out, copy.out)):
             if x.pointer <= low and high <= x.pointer + _span(x):
                 return there.pointer + array.pointer - x.pointer
         return array.pointer
@@ -165,16 +166,19 @@ def _start(calls: Sequence[Sequence[PreparedLaunch]], stream: int) -> None:
 
 @contextlib.contextmanager
 def copied(problem: Problem) -> Iterator[list[Problem]]:
-    """``problem`` for copies of its operands: as many as together with these exceed the L2 cache, at most
-    `COPIES`, and none for large operands or where the device has no room."""
-    operands = problem.lhs, problem.rhs
-    units = [PAGE if _span(x) > PAGE // 2 else UNIT for x in operands]
-    rooms = [cdiv(_span(x), unit) * unit + unit for x, unit in zip(operands, units, strict=True)]
+    """``problem`` for copies of its operands and of its result: as many as together with these exceed the L2 cache,
+    at most `COPIES`, and none for large ones or where the device has no room.
+
+    Results that are all written to the same place would stay in the L2 cache.
+    """
+    arrays = problem.lhs, problem.rhs, problem.out
+    units = [PAGE if _span(x) > PAGE // 2 else UNIT for x in arrays]
+    rooms = [cdiv(_span(x), unit) * unit + unit for x, unit in zip(arrays, units, strict=True)]
     device = cuda_device(problem.lhs.device[1])
-    size = sum(map(_span, operands))
+    size = sum(map(_span, arrays))
     most = CACHED if 2 * COPIES * size < device.l2_bytes else COPIES
     count = min(most, cdiv(SPREAD, max(1, size)) - 1)
-    if count < 1 or any(s < 0 for x in operands for s in x.strides):
+    if count < 1 or any(s < 0 for x in arrays for s in x.strides):
         yield []
         return
     with device.active():
@@ -190,14 +194,15 @@ def copied(problem: Problem) -> Iterator[list[Problem]]:
         found, at = [], place
         for _ in range(count):
             moved = []
-            for x, unit, room in zip(operands, units, rooms, strict=True):
+            for x, unit, room in zip(arrays, units, rooms, strict=True):
                 there = at + (x.pointer - at) % unit
-                # The time depends on the values: the clock is higher where bits change less.
-                with device.active():
-                    device.driver.copy(there, x.pointer, _span(x))
+                if x is not problem.out:
+                    # The time depends on the values: the clock is higher where bits change less.
+                    with device.active():
+                        device.driver.copy(there, x.pointer, _span(x))
                 moved.append(x._replace(pointer=there, owner=None))
                 at += room
-            found.append(replace(problem, lhs=moved[0], rhs=moved[1]))
+            found.append(replace(problem, lhs=moved[0], rhs=moved[1], out=moved[2]))
         yield found
     finally:
         with device.active():
