@@ -83,7 +83,7 @@ def test_a_fork_while_another_thread_compiles(tmp_path: Path, monkeypatch: pytes
     thread = threading.Thread(target=compile_all)
     thread.start()
     try:
-        for _ in range(15):
+        for _ in range(8):
             assert in_child(use) == 0
             time.sleep(0.013)
     finally:

@@ -201,8 +201,8 @@ def in_turn(wanted: Any) -> tuple[list[Any], list[list[Any]]]:
 
 @pytest.mark.parametrize("parts", ["", "operands", "addend"])
 def test_calls_in_turn_read_the_copies_of_the_operands(parts: str) -> None:
-    """Results are written to copies, too.  Operands may be ``parts`` of one array, and an addend part of the array that an operand is part of: then it
-    begins within the operand's memory, and ends behind it."""
+    """Results are written to copies, too.  Operands may be ``parts`` of one array, and an addend part of the array
+    that an operand is part of: then it begins within the operand's memory, and ends behind it."""
     with cudadriver.using(FakeDriver()):
         a, b, c, out = (DeviceArray(cuda_device(0), (80, 160), "f16") for _ in range(4))
         lhs, rhs, addend, result = (describe(x)._replace(shape=(80, 80)) for x in (a, b, c, out))

@@ -56,7 +56,7 @@ def test_the_listings_on_ragged_sizes(make, arch):
 def test_the_machine_misses_whatever_is_left_out(make, arch):
     """Each wait, fence and barrier that was inserted is one without which the machine reports a hazard."""
     decided = compile_kernel(make(), arch).kernel
-    sizes = {"M": 72, "N": 40, "K": 136}
+    sizes = {"M": 40, "N": 40, "K": 136}
     for i, name in enumerate(sync_ops(decided)):
         (unit,) = lower(without(decided, i), arch)
         arrays = arrays_for(decided, sizes)
