@@ -22,7 +22,7 @@ from tilemma.ops.kernels import matmul_tiles
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.race import Race, copied
-from tilemma.ops.tuning import measured
+from tilemma.ops.tuning import Search, measured
 from tilemma.runtime import DeviceArray, DriverError, cuda_device, cudadriver
 from tilemma.runtime.arrays import describe
 
@@ -299,3 +299,23 @@ def test_reports_say_measured_only_of_what_was_measured(monkeypatch: pytest.Monk
         a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))
         assert ops.plan(a, b, out=out, tune=True).measured and not ops.plan(a, b, out=out).measured
         assert not ops.plan(a, b, out=out, c=out, beta=1.0, tune=True).measured
+
+
+def test_only_plans_that_seemed_faster_are_measured_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that seemed slower in the search stays out, however fast it would seem at last."""
+    asked: list[list[Plan]] = []
+
+    def run(_: Race, wanted: Any, *__: Any) -> dict[Plan, list[float]]:
+        asked.append(list(wanted))
+        return {p: [0.5 if p is not wanted[0] else 1.0] * 4 for p in wanted}
+
+    monkeypatch.setattr(Race, "run", run)
+    with cudadriver.using(FakeDriver()):
+        wanted = on_fake_device()
+        found = ranked(wanted, Hardware())
+        first, slower, faster = found[0].plan, *(replace(found[0].plan, raster=x) for x in (33, 34))
+        search = Search(wanted, found, Race(wanted, (), 4, lambda: None, lambda _: None))
+        search.ratios = {first: 1.0, slower: 1.01, faster: 0.99}
+        assert search.decide(0.0) == faster and asked and all(x == [first, faster] for x in asked)
+        search.ratios = {first: 1.0, slower: 1.01}
+        assert search.decide(0.0) == first
