@@ -18,6 +18,8 @@ R = TypeVar("R")
 
 # Seconds that children have for removing their files.
 ENDING = 0.2
+# How much of the time that an item took is expected of the next one, at least.
+RECENT = 0.7
 # Bytes of an item, at most: a pipe of any system takes so many as a whole.
 SIZE = 512
 
@@ -32,8 +34,8 @@ class Children(Generic[T, R]):
     child begins with ``items`` while others are started.
 
     A child begins with the state that this process has now.  It must not use the GPU.  It starts no item that
-    would be later than ``deadline`` (perf_counter) if it took as long as its others.  A child that fails takes its
-    item along.
+    would be later than ``deadline`` (perf_counter) if it took as long as its last ones.  A child that fails takes
+    its item along.
     """
 
     def __init__(self, work: Callable[[T], R], count: int, deadline: float, items: Iterable[T] = ()) -> None:
@@ -42,6 +44,8 @@ class Children(Generic[T, R]):
         self._sent: list[T] = []
         self._done = 0
         self._children: dict[Connection, int] = {}
+        # Those that have said that they leave, which takes each of them some 10 ms.
+        self._leaving: list[int] = []
         try:
             for item in items:
                 self.send(item)
@@ -99,7 +103,7 @@ class Children(Generic[T, R]):
                     answer, self._done = None, self._done + 1
                 if answer is None:
                     reader.close()
-                    _end([self._children.pop(reader)])
+                    self._leaving.append(self._children.pop(reader))
                 else:
                     self._done += 1
                     found.append((self._sent[answer[0]], answer[1]))
@@ -113,8 +117,9 @@ class Children(Generic[T, R]):
         os.close(self._fill)
         for reader in self._children:
             reader.close()
-        _end(list(self._children.values()))
+        _end([*self._children.values(), *self._leaving])
         self._children.clear()
+        self._leaving.clear()
 
 
 def _serve(work: Callable[[Any], Any], items: int, out: Connection, end: float) -> NoReturn:
@@ -129,7 +134,8 @@ def _serve(work: Callable[[Any], Any], items: int, out: Connection, end: float) 
                 break
             number, item = pickle.loads(message)
             out.send((number, work(item)))
-            longest = max(longest, time.perf_counter() - begin)
+            # The first of a child takes the longest: it writes to the memory that it shares with its parent.
+            longest = max(RECENT * longest, time.perf_counter() - begin)
         out.send(None)
     finally:
         # No handler of the parent's runs, and no buffer of its files is written twice.

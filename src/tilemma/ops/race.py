@@ -166,7 +166,7 @@ def _start(calls: Sequence[Sequence[PreparedLaunch]], stream: int) -> None:
 
 @contextlib.contextmanager
 def copied(problem: Problem) -> Iterator[list[Problem]]:
-    """``problem`` for copies of its operands and of its result: as many as together with these exceed the L2 cache,
+    """``problem`` for copies of its operands and its result: as many as together with these exceed the L2 cache,
     at most `COPIES`, and none for large ones or where the device has no room.
 
     Results that are all written to the same place would stay in the L2 cache.

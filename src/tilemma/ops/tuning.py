@@ -13,7 +13,7 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,9 +39,12 @@ TOGETHER, TRIAL, TRYING, ROUNDS = 8, 5, 0.1, 61
 # so many bytes: at first, where it is predicted to take so many seconds.
 LARGE, WIDE, SLOW = 512, 60e6, 2e-5
 # How much faster than the model's choice another plan has to be on average, of few rows, which have a model of
-# their own, and in each way to measure; how much slower it may seem in half of the rounds.  Plans for 11 products
-# of few rows that seemed 1 % faster and more were 0.969 to 1.033 times as fast when timed again.
-MARGIN, MARGIN_OF_FEW, EACH, HALF = 0.01, 0.02, 0.003, 0.005
+# their own, where K is divided, and of batches; in each way to measure; how much slower it may seem in half of the
+# rounds.  Plans for 11 products of few rows that seemed 1 % faster and more were 0.969 to 1.033 times as fast when
+# timed again, two that divide K and seemed 1.3 and 1.9 % faster 0.985 and 0.990, two for batches that seemed 2.4
+# and 3.5 % faster 0.957 and 0.988.
+MARGIN, MARGIN_OF_FEW, MARGIN_OF_PARTS, MARGIN_OF_BATCHES = 0.01, 0.02, 0.02, 0.03
+EACH, HALF = 0.003, 0.005
 # Plans that the model predicts to take so many times the least are not measured.
 HOPELESS = 2.0
 
@@ -132,7 +135,7 @@ class Search:
         """Compile and time plans until ``deadline`` (perf_counter); await the model's choice until ``last``."""
         wanted = self._wanted()
         compiler = compiling.compiler(self.problem, deadline, wanted)
-        # Collections took up to 0.4 s of a program with many objects, while results waited.
+        # Results need not wait for collections, which take long in a program with many objects.
         with contextlib.closing(compiler), collection_paused():
             new: list[Plan] = []
             base: Plan | None = None
@@ -183,7 +186,15 @@ class Search:
         for i, single in enumerate(self.ways):
             now = time.perf_counter()
             races.append(self.race.run(last, ROUNDS, now + (until - now) / (len(self.ways) - i), single))
-        return winner(races, self.first, MARGIN_OF_FEW if few_rows.applies(self.problem) else MARGIN)
+        return winner(races, self.first, self._margin)
+
+    def _margin(self, plan: Plan) -> float:
+        """How much faster than the model's choice ``plan`` has to be."""
+        if self.problem.batch > 1:
+            return MARGIN_OF_BATCHES
+        if max(plan.split, self.first.split) > 1:
+            return MARGIN_OF_PARTS
+        return MARGIN_OF_FEW if few_rows.applies(self.problem) else MARGIN
 
 
 def _ratios(times: Mapping[Plan, Sequence[float]], base: Plan) -> dict[Plan, float]:
@@ -191,16 +202,20 @@ def _ratios(times: Mapping[Plan, Sequence[float]], base: Plan) -> dict[Plan, flo
     return {p: statistics.median(x / y for x, y in zip(t, times[base], strict=True)) for p, t in times.items()}
 
 
-def winner(races: Sequence[Mapping[Plan, Sequence[float]]], first: Plan, margin: float = MARGIN) -> Plan:
+def winner(
+    races: Sequence[Mapping[Plan, Sequence[float]]],
+    first: Plan,
+    margin: Callable[[Plan], float] = lambda _: MARGIN,
+) -> Plan:
     """The fastest plan, by the mean of the races; the model's ``first`` unless another is faster by more than
-    ``margin``, and about as much in each race and in either half of it."""
+    its ``margin``, and about as much in each race and in either half of it."""
     ratios = [_ratios(times, first) for times in races]
     means = {p: statistics.fmean(r[p] for r in ratios) for p in races[0]}
     for plan in sorted(means, key=lambda p: means[p]):
         if plan == first:
             break
         each = max(r[plan] for r in ratios) < 1 - EACH
-        if means[plan] < 1 - margin and each and all(x < 1 + HALF for x in _halves(races, plan, first)):
+        if means[plan] < 1 - margin(plan) and each and all(x < 1 + HALF for x in _halves(races, plan, first)):
             return plan
     return first
 
