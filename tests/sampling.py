@@ -236,6 +236,7 @@ EVERY = {
     "tests/test_sass.py::test_tensor_cores_without_spills": 2,
     "tests/test_surroundings.py::test_a_closed_pipe_ends_quietly_with_the_usual_status": 3,
     "tests/test_surroundings.py::test_a_full_standard_output_is_an_error": 2,
+    "tests/test_surroundings.py::test_an_interrupt_has_its_own_status_and_leaves_no_file": 2,
     "tests/tools/test_check.py::test_no_false_alarm_on_the_constructs": 8,
     "tests/tools/test_check.py::test_no_false_alarm_on_the_examples": 9,
     "tests/tools/test_show.py::test_every_record_can_be_shown_in_every_format": 3,
