@@ -68,6 +68,23 @@ def test_children_share_the_items() -> None:
     assert len({pid for _, pid in found.values()}) == 2 and os.getpid() not in {pid for _, pid in found.values()}
 
 
+def test_results_do_not_wait_for_children_that_leave(forked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To end takes each of them some 10 ms: they are waited for together, at last."""
+    ended: list[list[int]] = []
+    end = children._end
+    monkeypatch.setattr(children, "_end", lambda pids: (ended.append(list(pids)), end(pids)))
+    with closing(Children(lambda x: x, 3, soon(0.3))) as found:
+        found.send(1)
+        assert collected(found, soon()) == {1: 1}
+        time.sleep(0.35)
+        # Now each child leaves with the item that it gets.
+        for x in (2, 3, 4):
+            found.send(x)
+        assert not collected(found, soon()) and not found.alive and not ended
+    assert sorted(ended[0]) == sorted(forked)
+    check_ended(forked)
+
+
 def test_the_first_child_begins_while_others_are_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fork, begun, seen = os.fork, tmp_path / "begun", list[bool]()
 
