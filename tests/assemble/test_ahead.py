@@ -11,7 +11,7 @@ import pytest
 from fake_tools import elf_image, fake_tool, writes
 from toolchain import tool
 
-from tilemma.assemble import Ahead, PtxRejected, assemble, begin, find_tool, runs
+from tilemma.assemble import Ahead, PtxRejected, assemble, begin, find_tool, runs, toolchain
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runs are started ahead on Linux only")
 
@@ -59,7 +59,6 @@ def _begun(tmp_path: Path) -> None:
 
 
 def _run(ahead: Ahead) -> runs.Run:
-    ahead._starting.join()
     assert ahead._run is not None
     return ahead._run
 
@@ -113,6 +112,35 @@ def test_a_run_without_a_text_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
         assert run.process.process.poll() is None
     assert run.process.process.poll() is not None
     assert _left(tmp_path) == [] and not runs._pipes
+
+
+def test_the_run_does_not_wait_for_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may = f"os.path.exists({str(tmp_path / 'may')!r})"
+    head = f"if '--version' in sys.argv:\n    while not {may}: time.sleep(0.01)\n    sys.exit(print('V13.5.0'))"
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", READS, head=head))
+    with Ahead("sm_80") as ahead:
+        run = _run(ahead)
+        _begun(tmp_path)
+        (tmp_path / "may").touch()
+        with begin(PTX, "sm_80", ahead=ahead) as assembly:
+            assert assembly.result().bytes == IMAGE and assembly.run is run
+    assert _left(tmp_path) == []
+
+
+def test_of_several_programs_the_newest_gets_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = []
+    for release in ("12.9.1", "13.5.0"):
+        head = f"if '--version' in sys.argv: sys.exit(print('V{release}'))"
+        paths.append(fake_tool(tmp_path / release, READS, head=head))
+    monkeypatch.setattr(toolchain, "candidates", lambda name: {"found": paths})
+    with Ahead("sm_80") as ahead:
+        run = _run(ahead)  # of the first: the releases are not known yet
+        with begin(PTX, "sm_80", ahead=ahead) as assembly:
+            assert assembly.result().bytes == IMAGE and assembly.run is not run
+            assert assembly.tool.path == paths[1]
+    with Ahead("sm_80") as ahead:
+        assert _run(ahead).purpose[0] == paths[1]
+    assert _left(tmp_path) == []
 
 
 @pytest.mark.parametrize("why", ["another target", "options", "a long text", "it has ended", "no pipe"])

@@ -256,7 +256,7 @@ def test_a_cubin_is_kept_for_the_tool_that_made_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TILEMMA_PTXAS", second)
     assert not assemble(PTX, "sm_80").cached, "another path"
     monkeypatch.setenv("TILEMMA_PTXAS", first)
-    toolchain._choose.cache_clear()
+    toolchain._chosen.clear()
     fake_tool(tmp_path / "a", writes(IMAGE) + "\n# changed")
     assert not assemble(PTX, "sm_80").cached, "another program at the same path"
 

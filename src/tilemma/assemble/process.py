@@ -193,24 +193,53 @@ class _Ending:
             self.process.wait(seconds)
 
 
+class Output:
+    """What a command prints while there is other work to do: `result` waits for its end."""
+
+    def __init__(self, command: Sequence[str], *, seconds: float = TIME_LIMIT) -> None:
+        """Starts ``command``.  Raises OSError, ValueError."""
+        self._files: list[Path] = []
+        self._process: ToolProcess | None = None
+        try:
+            self._files += [temporary_file(".txt")]
+            self._files += [temporary_file(".txt")]
+            said, complaints = self._files
+            self._process = ToolProcess(command, said, complaints=complaints, seconds=seconds)
+        except BaseException:
+            self.end()
+            raise
+
+    def result(self) -> tuple[int, str, str]:
+        """Its status, its standard output and its standard error; once.
+
+        Raises OSError, and Stopped with the end of what it printed.
+        """
+        assert self._process is not None
+        try:
+            status = self._process.wait()
+            said, complaints = (content(file).decode("utf-8", "replace") for file in self._files)
+            return status, said, complaints
+        except Stopped as stopped:
+            last = "".join(content(file, end=_MOST_SHOWN).decode("utf-8", "replace") for file in self._files)
+            raise Stopped(f"{stopped}, `{tail(last)}`") from None
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Stops it, if it still runs, and removes its files."""
+        if self._process is not None:
+            self._process.stop()
+        for file in self._files:
+            remove(file)
+        self._files.clear()
+
+
 def output_of(command: Sequence[str], *, seconds: float = TIME_LIMIT) -> tuple[int, str, str]:
     """Run ``command`` to its end: its status, its standard output and its standard error.
 
     Raises OSError, ValueError, and Stopped with the end of what it printed.
     """
-    files = []
-    try:
-        files += [temporary_file(".txt"), temporary_file(".txt")]
-        process = ToolProcess(command, files[0], complaints=files[1], seconds=seconds)
-        status = process.wait()
-        said, complaints = (content(file).decode("utf-8", "replace") for file in files)
-        return status, said, complaints
-    except Stopped as stopped:
-        last = "".join(content(file, end=_MOST_SHOWN).decode("utf-8", "replace") for file in files)
-        raise Stopped(f"{stopped}, `{tail(last)}`") from None
-    finally:
-        for file in files:
-            remove(file)
+    return Output(command, seconds=seconds).result()
 
 
 def tail(text: str) -> str:

@@ -303,7 +303,7 @@ class Assembly:
         self.ptx, self.arch, self.tool, self.key, self.store = ptx, arch, tool, key, store
         taken = None if ahead is None else ahead.take(tool, arch, options, ptx)
         try:
-            self.run = taken or Run(tool, arch, options, ptx)
+            self.run = taken or Run(tool.path, arch, options, ptx)
         except (OSError, ValueError) as error:
             raise self._failed("not run", str(error)) from None
 
@@ -415,7 +415,7 @@ def begin(
     """
     if os.environ.get("TILEMMA_LINE_INFO") == "1" and "-lineinfo" not in options:
         options = (*options, "-lineinfo")  # a profiler then shows the lines of the program
-    tool = (ahead.tool if ahead is not None else None) or find_tool("ptxas")
+    tool = find_tool("ptxas") if ahead is None else ahead.tool
     if tool.version < SOUND_REGISTER_A and (pending := register_a_in_flight(ptx)):
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)

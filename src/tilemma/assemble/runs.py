@@ -18,7 +18,7 @@ from pathlib import Path
 from ..errors import ToolError
 from .cache import DiskCache
 from .process import ToolProcess, remove, temporary_file
-from .toolchain import Tool, find_tool
+from .toolchain import Search, Tool
 
 # ptxas takes some 7,000 pages of 4 KiB one by one, a tenth of its time.  glibc (manual, Memory Allocation
 # Tunables) takes large ones where the kernel allows it; other libraries do not look here.
@@ -43,12 +43,12 @@ if hasattr(os, "register_at_fork"):
 class Run:
     """ptxas at work for ``arch``, with its files."""
 
-    def __init__(self, tool: Tool, arch: str, options: Sequence[str] = (), text: str | None = None) -> None:
-        """Starts it, for ``text`` or, where that is None, for the text that `supply` gives.
+    def __init__(self, path: str, arch: str, options: Sequence[str] = (), text: str | None = None) -> None:
+        """Starts the program at ``path``, for ``text`` or, where that is None, for the text that `supply` gives.
 
         Raises OSError, ValueError.
         """
-        self.purpose = tool, arch, tuple(options)
+        self.purpose = path, arch, tuple(options)
         # A temporary folder would take longer to remove than all other steps here.
         self.files: list[Path] = []
         self._pipe = -1
@@ -64,7 +64,7 @@ class Run:
                 _pipes.add(self._pipe)
             else:
                 source.write_text(text, encoding="utf-8", errors="surrogateescape")
-            command = [tool.path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
+            command = [path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
             environment = {**MALLOC, **os.environ}
             self.process = ToolProcess(command, self.said, written=[self.target], environment=environment)
         except BaseException:
@@ -111,36 +111,36 @@ class Run:
 
 
 class Ahead:
-    """A run of ptxas for ``arch`` that a thread starts while there is no text yet.
+    """A run of ptxas for ``arch`` that is started while there is no text yet, and the search for ptxas.
 
-    As a context manager, it ends the run unless that was taken.
+    Both processes are started at once, in this thread: another one would wait for the interpreter's lock after
+    each step, for as long as compiling takes.  As a context manager, it ends the run unless that was taken.
     """
 
     def __init__(self, arch: str) -> None:
-        self._tool: Tool | None = None
+        self._search = Search("ptxas")
         self._run: Run | None = None
-        self._starting = threading.Thread(target=self._start, args=(arch,), daemon=True)
-        self._starting.start()
+        with contextlib.suppress(OSError, ValueError):  # a run that is not ahead reports it
+            path = self._search.likely
+            if sys.platform == "linux" and path is not None:
+                self._run = Run(path, arch)
+        self._search.ask()
+        if not DiskCache("cubin").is_empty():  # results of it may be kept
+            threading.Thread(target=self._hash, daemon=True).start()
 
-    def _start(self, arch: str) -> None:
-        with contextlib.suppress(ToolError, OSError, ValueError):  # a run that is not ahead reports it
-            self._tool = find_tool("ptxas")
-            if sys.platform == "linux":
-                self._run = Run(self._tool, arch)
-            if not DiskCache("cubin").is_empty():
-                _ = self._tool.digest  # results of it may be kept
+    def _hash(self) -> None:
+        with contextlib.suppress(ToolError):
+            _ = self.tool.digest
 
     @property
-    def tool(self) -> Tool | None:
-        """The tool, if it was found."""
-        self._starting.join()
-        return self._tool
+    def tool(self) -> Tool:
+        """The ptxas to use.  Raises NoPtxas, ToolDoesNotRun."""
+        return self._search.tool()
 
     def take(self, tool: Tool, arch: str, options: Sequence[str], text: str) -> Run | None:
         """The run, now for ``text``; None where it is not there, or another."""
-        self._starting.join()
         run = self._run
-        if run is None or run.purpose != (tool, arch, tuple(options)) or not run.supply(text):
+        if run is None or run.purpose != (tool.path, arch, tuple(options)) or not run.supply(text):
             return None
         self._run = None
         return run
@@ -149,6 +149,6 @@ class Ahead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._starting.join()
+        self._search.end()
         if self._run is not None:
             self._run.end()

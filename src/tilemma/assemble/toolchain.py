@@ -26,7 +26,7 @@ from tilemma.records import record
 from ..checked import checked, one_of
 from ..errors import ToolError
 from .cache import DiskCache
-from .process import Stopped, output_of, tail
+from .process import Output, Stopped, tail
 
 Version = tuple[int, ...]
 
@@ -181,57 +181,123 @@ def _digest(path: str, state: tuple[int, ...]) -> str:
     return found
 
 
-def identify(path: str, variable: str) -> tuple[Version, tuple[int, ...]]:
-    """The release of the program at ``path``, kept on disk by path, size and times, and these.
+class _Question:
+    """The release of the program at ``path``: kept on disk by path, size and times, or what it answers to
+    ``--version``, in a process that runs until `answer` waits for it."""
 
-    Raises ToolDoesNotRun.
-    """
+    def __init__(self, path: str, variable: str) -> None:
+        """Raises ToolDoesNotRun."""
+        self.path, self._variable = path, variable
+        self._output: Output | None = None
+        try:
+            self.state = _state(path)
+        except (OSError, ValueError) as error:
+            raise self._fails(getattr(error, "strerror", None) or str(error)) from None
+        self._cache, self._key = DiskCache("tools"), DiskCache.key("release", path, self.state)
+        self.known = self._cache.read(self._key, _decoded)
+        if self.known is not None:
+            return
+        if not os.path.isfile(path):
+            raise self._fails("it is not a file")
+        try:
+            self._output = Output([path, "--version"], seconds=_VERSION_SECONDS)
+        except (OSError, ValueError) as error:
+            raise self._fails(str(error)) from None
 
-    def fails(reason: str) -> ToolDoesNotRun:
-        return ToolDoesNotRun(path=path, reason=reason, variable=variable)
+    def answer(self) -> Version:
+        """Raises ToolDoesNotRun."""
+        if self.known is not None:
+            return self.known
+        assert self._output is not None
+        try:
+            status, *both = self._output.result()
+        except (OSError, ValueError, Stopped) as error:
+            raise self._fails(str(error)) from None
+        said = "".join(both)
+        version = parse_version(said)
+        if version is None:
+            raise self._fails(f"status {status}, `{tail(said)}`")
+        self._cache.put(self._key, json.dumps(version).encode())
+        self.known = version
+        return version
 
-    try:
-        state = _state(path)
-    except (OSError, ValueError) as error:
-        raise fails(getattr(error, "strerror", None) or str(error)) from None
-    cache, key = DiskCache("tools"), DiskCache.key("release", path, state)
-    if (known := cache.read(key, _decoded)) is not None:
-        return known, state
-    if not os.path.isfile(path):
-        raise fails("it is not a file")
-    try:
-        status, *both = output_of([path, "--version"], seconds=_VERSION_SECONDS)
-    except (OSError, ValueError, Stopped) as error:
-        raise fails(str(error)) from None
-    said = "".join(both)
-    version = parse_version(said)
-    if version is None:
-        raise fails(f"status {status}, `{tail(said)}`")
-    cache.put(key, json.dumps(version).encode())
-    return version, state
+    def end(self) -> None:
+        if self._output is not None:
+            self._output.end()
+
+    def _fails(self, reason: str) -> ToolDoesNotRun:
+        return ToolDoesNotRun(path=self.path, reason=reason, variable=self._variable)
 
 
 _choosing, _hashing = ForkSafeLock(), ForkSafeLock()
 
 
-@functools.lru_cache(maxsize=16)
-def _choose(name: str, found: tuple[tuple[str, tuple[str, ...]], ...]) -> Tool:
-    """The newest of the first group that has one which answers."""
-    failures = []
-    for why, paths in found:
-        tools = []
+_Found = tuple[tuple[str, tuple[str, ...]], ...]
+_chosen: dict[tuple[str, _Found], Tool] = {}
+
+
+class Search:
+    """A search for the `ptxas` or `nvdisasm` to use; `ask` begins it while there is other work to do, and `end`
+    ends what was begun."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._found: _Found = tuple((why, tuple(paths)) for why, paths in candidates(name).items())
+        self._asked: dict[str, _Question | ToolDoesNotRun] = {}
+
+    @property
+    def likely(self) -> str | None:
+        """The program that `tool` may name, as far as that is known without waiting."""
+        known = _chosen.get((self.name, self._found))
+        if known is not None:
+            return known.path
+        return self._found[0][1][0] if self._found else None
+
+    def ask(self) -> None:
+        """Begin to ask the programs of the first group."""
+        if (self.name, self._found) not in _chosen and self._found:
+            self._ask(self._found[0][1])
+
+    def tool(self) -> Tool:
+        """Raises NoPtxas, NoDisassembler or ToolDoesNotRun."""
+        key = self.name, self._found
+        with _choosing:  # a second thread waits for the answer to the first
+            if key not in _chosen:
+                _chosen[key] = self._choose()
+            return _chosen[key]
+
+    def end(self) -> None:
+        for question in self._asked.values():
+            if isinstance(question, _Question):
+                question.end()
+
+    def _ask(self, paths: tuple[str, ...]) -> None:
         for path in paths:
-            try:
-                version, state = identify(path, _variable(name))
-                tools.append(Tool(path, version, why, state))
-            except ToolDoesNotRun as error:
-                failures.append(error)
-        if tools:
-            return max(tools, key=lambda tool: tool.version)
-    if failures:
-        raise failures[0]
-    missing = {"ptxas": NoPtxas, "nvdisasm": NoDisassembler}[name]
-    raise missing(looked=f"in the packages of {sys.prefix}, CUDA_HOME, PATH and /usr/local/cuda")
+            if path not in self._asked:
+                try:
+                    self._asked[path] = _Question(path, _variable(self.name))
+                except ToolDoesNotRun as error:
+                    self._asked[path] = error
+
+    def _choose(self) -> Tool:
+        """The newest of the first group that has one which answers."""
+        failures = []
+        for why, paths in self._found:
+            self._ask(paths)
+            tools = []
+            for question in (self._asked[path] for path in paths):
+                try:
+                    if isinstance(question, ToolDoesNotRun):
+                        raise question
+                    tools.append(Tool(question.path, question.answer(), why, question.state))
+                except ToolDoesNotRun as error:
+                    failures.append(error)
+            if tools:
+                return max(tools, key=lambda tool: tool.version)
+        if failures:
+            raise failures[0]
+        missing = {"ptxas": NoPtxas, "nvdisasm": NoDisassembler}[self.name]
+        raise missing(looked=f"in the packages of {sys.prefix}, CUDA_HOME, PATH and /usr/local/cuda")
 
 
 @checked(name=_NAME)
@@ -241,9 +307,7 @@ def find_tool(name: str) -> Tool:
     TILEMMA_PTXAS and TILEMMA_NVDISASM override the search.  `Tool.why` says which of these it was.  Raises
     NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
     """
-    found = tuple((why, tuple(paths)) for why, paths in candidates(name).items())
-    with _choosing:  # a second thread waits for the answer to the first
-        return _choose(name, found)
+    return Search(name).tool()
 
 
 @checked(name=_NAME)
