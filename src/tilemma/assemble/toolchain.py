@@ -217,7 +217,8 @@ class _Question:
         version = parse_version(said)
         if version is None:
             raise self._fails(f"status {status}, `{tail(said)}`")
-        self._cache.put(self._key, json.dumps(version).encode())
+        # Not at once: that would store what waits for a key, in front of the text that ptxas waits for.
+        self._cache.put_later(lambda: self._key, json.dumps(version).encode())
         self.known = version
         return version
 

@@ -9,7 +9,8 @@ from pipeline_runs import check, problem
 
 from tilemma import machine
 from tilemma.compiler import compile_kernel, default_facts, with_facts
-from tilemma.ir.tile import For, If, Store
+from tilemma.ir.printer import print_op
+from tilemma.ir.tile import Copy, For, If, Store
 from tilemma.ir.walk import walk
 from tilemma.modules import load_python
 from tilemma.targets.ptx.passes import decide
@@ -42,9 +43,21 @@ def variant(tmp_path, old, new):
 def test_each_piece_in_a_turn_of_its_own():
     decided, found = late(example())
     assert [d.data["pieces"] for d in found] == [4]
+    due = stored_late(decided)
+    assert [len(list(walk_stores(x))) for x in due.then if any(walk_stores(x))] == [1, 1, 1, 1]
+    # They differ in registers, columns and slots alone.
+    (copy,) = copies_of(due)
+    assert "output_s{k.1 % 2}" in print_op(copy) and "mc.place1 + k.1 * 64 +: 64" in print_op(copy)
+
+
+def stored_late(decided):
     loops = [op for op in walk(decided.body) if isinstance(op, For) and op.index.name.startswith("k")]
     (due,) = [op for loop in loops for op in loop.body if isinstance(op, If) and any(walk_stores(op))]
-    assert [len(list(walk_stores(x))) for x in due.then] == [1, 1, 1, 1]
+    return due
+
+
+def copies_of(op):
+    return [x for x in walk((op,)) if isinstance(x, Copy)]
 
 
 def walk_stores(op):
@@ -122,8 +135,8 @@ def test_two_pieces_fit_beside_a_small_buffer_to_the_byte(tmp_path):
 def test_pieces_that_an_earlier_wait_covers():
     """224 columns in 3 pieces of 64 through a ring, and one of 32 through a buffer of its own."""
     kernel = example(TILE_N=224, CLUSTER=1, GRID=1)
-    (found,) = late(kernel)[1]
-    assert found.data["pieces"] == 4
+    decided, (found,) = late(kernel)
+    assert found.data["pieces"] == len(copies_of(stored_late(decided))) == 4
     check(kernel, "sm_90a", (72, 456, 456), seeds=(0,))
 
 

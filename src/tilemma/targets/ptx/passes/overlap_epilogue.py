@@ -15,19 +15,23 @@ main loop::
                                                      waiting = 1
                                                  else: piece 0 of held => place; piece 1 of held => ..
 
-The pieces keep their order, and each keeps its own waits, barriers and fences.  ``held`` is not initialised:
+The pieces keep their order, and each keeps its own waits, barriers and fences.  In the main loop these, and the
+copy, have one text where the pieces differ only in what they store, and regularly in places and slots: ptxas takes
+less time for it.  ``held`` is not initialised:
 ``waiting`` is 0 during the first tile's main loop, so that it is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tilemma.ir import tile as t
 from tilemma.ir.expr import (
     INDEX,
+    Binary,
     Cast,
+    Const,
     Element,
     Expr,
     FragmentElement,
@@ -37,11 +41,13 @@ from tilemma.ir.expr import (
     binary,
     const,
     depends_on,
+    mod,
+    mul,
     value_of,
 )
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.plans import FragmentPlan
-from tilemma.ir.types import Space
+from tilemma.ir.types import Space, View
 from tilemma.ir.walk import expressions, rewrite, touched, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
@@ -140,11 +146,20 @@ def _delayed(found: _Tile) -> t.Body:
     dtype = found.stored.dst.dtype
     packed = like(found.plan, dtype, mc.name, span)
     held, waiting = t.FragmentRef(f"{mc.name}.held"), Var(f"{mc.name}.waiting", INDEX)
-    places = _places(found)
+    places = _places(found, pieces)
+    regular = _regular(pieces, {e: var for e, var in places.items() if e in _coordinates(pieces[:1])})
+    if regular is not None:
+        places = _places(found, pieces[:1])
+        pieces = [
+            tuple(regular(const(j)) if isinstance(op, t.Copy) else op for op in p) for j, p in enumerate(pieces)
+        ]
     overlapped = [_overlapped_piece(piece, held, places) for piece in pieces]
-    each = (t.If(binary("eq", loop.index, j), piece, span=span) for j, piece in enumerate(overlapped))
+    at = [binary("eq", loop.index, j) for j in range(len(pieces))]
+    each: t.Body = tuple(t.If(here, piece, span=span) for here, piece in zip(at, overlapped, strict=True))
+    if regular is not None:
+        each = _merged(overlapped, at, regular(loop.index))
     due = binary("land", binary("gt", waiting, 0), binary("lt", loop.index, len(pieces)))
-    main_loop = replace(loop, body=(*loop.body, t.If(due, tuple(each), span=span)))
+    main_loop = replace(loop, body=(*loop.body, t.If(due, each, span=span)))
     ready = (_packed(mc, found.plan, held, packed), *(t.Assign(var, e, span=span) for e, var in places.items()))
     another = binary("lt", add(tiles.index, tiles.step), tiles.stop)
     may_wait = binary("land", another, binary("ge", loop.stop, len(pieces)))
@@ -236,11 +251,88 @@ def _variables(found: Iterable[Expr]) -> set[str]:
     return {x.name for e in found for x in parts(e) if isinstance(x, Var)}
 
 
-def _places(found: _Tile) -> dict[Expr, Var]:
-    """A variable for each part of the pieces' places that depends on the tile."""
-    copies = [op for piece in found.pieces for op in piece if isinstance(op, t.Copy)]
-    moving = dict.fromkeys(e for c in copies for e in c.dst.offsets if depends_on(e, {found.tiles.index.name}))
+def _places(found: _Tile, pieces: list[t.Body]) -> dict[Expr, Var]:
+    """A variable for each part of the places of ``pieces`` that depends on the tile."""
+    moving = dict.fromkeys(e for e in _coordinates(pieces) if depends_on(e, {found.tiles.index.name}))
     return {e: Var(f"{found.mc.name}.place{i}", e.type) for i, e in enumerate(moving)}
+
+
+def _copies(pieces: Iterable[t.Body]) -> list[t.Copy]:
+    return [op for piece in pieces for op in piece if isinstance(op, t.Copy)]
+
+
+def _coordinates(pieces: Iterable[t.Body]) -> list[Expr]:
+    return [e for c in _copies(pieces) for e in c.dst.offsets]
+
+
+# ---- pieces with one text --------------------------------------------------------------------------------
+
+
+def _regular(pieces: list[t.Body], places: Mapping[Expr, Expr]) -> Callable[[Expr], t.Copy] | None:
+    """The copy of a piece as a function of its number, with ``places`` filled in, if the pieces have one text.
+
+    They do if they differ in what they store, in coordinates that grow by one number from piece to piece, and in
+    slots that are taken in turns.  Else None.
+    """
+    others = [tuple(op for op in piece if not isinstance(op, (t.Store, t.Copy))) for piece in pieces]
+    copies = _copies(pieces)
+    first = copies[0]
+    source, target = (_view([getattr(c, side) for c in copies], places) for side in ("src", "dst"))
+    differ = any(replace(c, src=first.src, dst=first.dst) != first for c in copies)
+    if source is None or target is None or differ or any(ops != others[0] for ops in others):
+        return None
+    return lambda j: replace(first, src=source(j), dst=target(j))
+
+
+def _view(views: list[View], places: Mapping[Expr, Expr]) -> Callable[[Expr], View] | None:
+    first = views[0]
+    if any(v.map(lambda _: const(0)) != first.map(lambda _: const(0)) for v in views):
+        return None
+    found = [_series(list(x), places) for x in zip(*(v.expressions() for v in views), strict=True)]
+    series = [s for s in found if s is not None]
+    if len(series) < len(found):
+        return None
+
+    def view(j: Expr) -> View:
+        each = iter(series)
+        return first.map(lambda _: next(each)(j))
+
+    return view
+
+
+def _series(values: list[Expr], places: Mapping[Expr, Expr]) -> Callable[[Expr], Expr] | None:
+    """A function of j with the values ``values[j]``; the first of them may have a variable in ``places``."""
+    start = places.get(values[0], values[0])
+    if all(v == values[0] for v in values):
+        return lambda _: start
+    for period in range(2, len(values)):
+        if [value_of(v) for v in values] == [j % period for j in range(len(values))]:
+            return lambda j: mod(j, period)
+    (base, at), (_, then) = _with_constant(values[0]), _with_constant(values[1])
+    step = then - at
+    if any(_with_constant(v) != (base, at + j * step) for j, v in enumerate(values)):
+        return None
+    return lambda j: add(start, mul(j, step))
+
+
+def _with_constant(e: Expr) -> tuple[Expr, int]:
+    """``e`` as the sum of an expression and a number."""
+    if isinstance(e, Const):
+        return const(0), int(e.value)
+    if isinstance(e, Binary) and e.op == "add" and isinstance(e.b, Const):
+        return e.a, int(e.b.value)
+    return e, 0
+
+
+def _merged(pieces: list[t.Body], at: list[Expr], copy: t.Copy) -> t.Body:
+    """The piece whose condition in ``at`` holds: what all have in common stands there once."""
+    out: list[t.Op] = []
+    for ops in zip(*pieces, strict=True):
+        if isinstance(ops[0], t.Store):
+            out += (t.If(here, (op,), span=op.span) for here, op in zip(at, ops, strict=True))
+        else:
+            out.append(copy if isinstance(ops[0], t.Copy) else ops[0])
+    return tuple(out)
 
 
 def _overlapped_piece(piece: t.Body, held: t.FragmentRef, places: dict[Expr, Var]) -> t.Body:
