@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from typed_cases import TypedCase, expected
 
-from tilemma import ops, testing
+from tilemma import machine, ops, testing
 from tilemma.machine.run import schedule_of
 from tilemma.ops import product
 from tilemma.ops.candidates import PIPELINED, candidates
@@ -171,6 +172,15 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
 def test_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, x = VARIANTS[name]
     assert on_machine(x, plan, monkeypatch, arch="sm_90a", seed=1) <= 1
+
+
+def test_slots_of_promoted_sums_are_fenced_while_tensor_cores_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads have read the scales in a slot when they wait for the last multiplies of a step."""
+    texts, run = [], machine.run
+    monkeypatch.setattr(machine, "run", lambda ptx, *x, **y: texts.append(ptx) or run(ptx, *x, **y))
+    plan, x = VARIANTS["blocks in a wide tile"]
+    assert on_machine(x, plan, monkeypatch, arch="sm_90a", seed=1) <= 1
+    assert re.search(r"fence\.proxy\.async\S*\s+(\.loc .*\s+)?wgmma\.wait_group\S* 0;", texts[0])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tilemma.ops.plan import (
     Plan,
     estimate,
     hardware,
+    outgrows_cache,
     straddling,
 )
 from tilemma.ops.problem import Problem
@@ -276,7 +277,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                     if grid and _fits_cluster(p, tile, cluster, share):
                         ring = _ring(p, plan, on)
                         ring = min(ring, SHARED_RING) if share and cluster != (1, 1) and not middling else ring
-                        rows = RASTER // cluster[0] if plan.back else RASTER
+                        rows = RASTER // cluster[0] if plan.back or outgrows_cache(p, plan, cluster) else RASTER
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1) or how == "copy"
                         found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
                         for pack in ways:

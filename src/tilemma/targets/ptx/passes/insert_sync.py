@@ -63,6 +63,7 @@ def _synchronised(block: t.Parallel, dependence: Dependence, known: Known, log: 
     kept += _last_waits(tree, walker)
     for node in superfluous_waits(tree):
         node.parent.nodes.remove(node)
+    _fence_during_multiplies(tree)
     number_barriers(tree)
     counts: dict[str, int] = {}
     for n in kept:
@@ -276,6 +277,16 @@ def _last_waits(tree: Tree, walker: Walk) -> list[Node]:
         made.append(Node(replace(op, span=tree.block.span), tree.root, inserted=True))
     tree.root.nodes += made
     return made
+
+
+def _fence_during_multiplies(tree: Tree) -> None:
+    """A proxy fence behind a wait for multiplies changes places with it.  It is for what the threads have accessed
+    before, and takes time in which the tensor cores work."""
+    for node in list(tree.walk()):
+        where = node.parent.nodes
+        at = where.index(node)
+        if isinstance(node.op, t.ProxyFence) and at > 0 and isinstance(where[at - 1].op, t.MmaWait):
+            where[at - 1], where[at] = node, where[at - 1]
 
 
 def _last_stores(tree: Tree) -> list[Node]:
