@@ -160,8 +160,8 @@ class Groups:
         """The number of tasks before the last ones, which are shared.
 
         These are the tasks of the last round, if it leaves half of the blocks without one.  Where tiles of few
-        rows take less time there are no rounds: they are those of a quarter of the blocks, or none if groups of
-        few tiles wait for their weights from memory.
+        rows take less time there are no rounds: they are those of three eighths of the blocks, or none if groups
+        of few tiles wait for their weights from memory.
         """
         begin, count, few = var(0), var(0), var(0)
         for e in foreach(self.count):
@@ -170,8 +170,8 @@ class Groups:
             rest = (end - begin) % self.each
             few.set(select((rest > 0) & (rest * 2 <= self.each), 1, few))
             begin.set(end)
-        quarter = select(count >= MANY_TILES * self.count * self.others, pace // 4, 0)
-        last = select(few > 0, quarter, select(count % pace * 2 <= pace, count % pace, 0))
+        few_last = select(count >= MANY_TILES * self.count * self.others, pace * 3 // 8, 0)
+        last = select(few > 0, few_last, select(count % pace * 2 <= pace, count % pace, 0))
         return tm.math.max(count - last, 0)
 
 
