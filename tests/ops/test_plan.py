@@ -327,6 +327,12 @@ def test_tiles_of_groups_have_64_rows_of_each_warpgroup() -> None:
     assert found and all(x.tile[0] == 64 * x.groups for x in found if x.kernel == "pipelined")
 
 
+def test_few_rows_of_groups_have_tiles_for_a_group_with_all_of_them() -> None:
+    """512 rows in one of 64 groups took 138 us in tiles of 16 rows, 40 us in these."""
+    chosen = ranked(grouped(64, 512, 2048, 7168), H200)[0].plan
+    assert chosen.tile[0] == 64 and not chosen.swap
+
+
 def test_integers_of_groups_with_silu_have_few_columns() -> None:
     """160 columns and more spilled registers."""
     p = grouped(8, 4096, 4096, 4096)
@@ -531,6 +537,8 @@ def test_blocks_share_tiles_of_promoted_sums(size: int) -> None:
     p = problem(size, size, size, "f8_e4m3")
     chosen = ranked(replace(p, promote=True, out=of(p.out, "bf16")), H200)[0].plan
     assert chosen.share and chosen.cluster != (1, 1)
+    # The rows of lhs that blocks walk together: 16 MB.
+    assert chosen.raster * chosen.cluster[0] * chosen.tile[0] * size == 16 << 20
 
 
 def test_the_cpu_gets_few_large_tiles() -> None:
