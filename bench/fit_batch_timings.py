@@ -21,7 +21,7 @@ from sweep_ops import Shape, call_of, imagined, plan_of
 
 from tilemma.ops import arguments, batch_timings
 from tilemma.ops.batch_model import timed
-from tilemma.ops.batch_timings import DEVIATION, REACH, factor
+from tilemma.ops.batch_timings import DEVIATION, REACH, factors
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Hardware, estimate
 
@@ -48,7 +48,7 @@ def timings(files: Sequence[Path]) -> Iterator[tuple[str, int, Any, float, float
                 plan = plan_of(row["plan"])
                 if plan.kernel in STORED and plan.split == 1 and not plan.pack:
                     mine = timed(transposed_product(problem) if plan.swap else problem, plan, on)
-                    predicted = estimate(problem, plan, on).seconds * 1e6 / factor(plan.kernel, mine)
+                    predicted = estimate(problem, plan, on).seconds * 1e6 / factors(plan.kernel, [mine])[0]
                     yield plan.kernel, number, mine, float(np.log(row["us"] / predicted)), row["us"] / fastest - 1
 
 

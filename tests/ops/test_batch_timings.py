@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tilemma.ops import arguments, batch_timings, plans
-from tilemma.ops.batch_timings import REACH, Timed, factor
+from tilemma.ops.batch_timings import REACH, Timed, factors
 from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware
 
@@ -25,8 +25,16 @@ SOME = Timed(936, 392, 504, 136, 128, 224, 64, 2, 4, 2, 2, 1, 1, "tma", 0, 30, 1
 def test_plans_like_none_that_was_timed_have_the_mean_of_all():
     far = SOME._replace(batch=10**9, depth=10**6, slots=10**9, m=8 * 10**8)
     further = far._replace(batch=10**15)
-    assert math.isclose(factor("pipelined", far), factor("pipelined", further), rel_tol=1e-3)
-    assert factor("pipelined", far) != factor("pipelined", SOME)
+    found = factors("pipelined", [far, further, SOME])
+    assert math.isclose(found[0], found[1], rel_tol=1e-3) and found[0] != found[2]
+
+
+def test_a_plan_has_the_same_factor_among_others():
+    plans = [SOME._replace(m=8 * m) for m in range(4, 300)]
+    together = factors("pipelined", plans)
+    assert all(
+        math.isclose(factors("pipelined", [x])[0], y, rel_tol=1e-4) for x, y in zip(plans, together, strict=True)
+    )
 
 
 def test_the_fit_finds_what_depends_on_the_plan_and_leaves_what_batches_have_in_common():

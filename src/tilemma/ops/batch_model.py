@@ -6,10 +6,13 @@ Fitted to timings of batches on an H200; `batch_timings` corrects it by some of 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops.batch_timings import Timed, factor
+from tilemma.ops.batch_timings import Timed, factors
 from tilemma.ops.limits import smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR, of_rows
@@ -54,20 +57,40 @@ LONGEST, LARGEST = 1024, 2**30
 ATOM, WIDEST, DEPTH = 64, 256, 16
 
 
+def by_tiles(p: Problem, plan: Plan) -> bool:
+    """Whether `seconds_by_tiles` knows the time of a batch: of 16-bit operands, in one launch."""
+    alone = plan.kernel == "pipelined" and plan.split == 1 and not plan.pack
+    return alone and p.batch > 1 and p.lhs.dtype.bits == 16 and len(p.outer) == 1 and not p.grouped
+
+
+def like_timed(p: Problem, plan: Plan) -> bool:
+    """Whether timings of other batches say how long ``plan`` takes: not of larger products than were timed, where
+    the tensor cores work all the time at a lower clock."""
+    if plan.kernel == "resident":
+        return True
+    return by_tiles(p, plan) and p.shape[2] <= LONGEST and math.prod(p.shape) <= LARGEST
+
+
 def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> float:
     """Seconds of a batch whose blocks work for ``seconds``: the requests to the L2 cache take theirs.
 
-    Of 16-bit operands it is `_seconds_by_tiles`, times what timings of such plans say; of larger products than
-    were timed, where the tensor cores work all the time at a lower clock, the geometric mean of both models.
+    Of 16-bit operands it is the geometric mean with `seconds_by_tiles`.
     """
-    by_tiles = p.lhs.dtype.bits == 16 and plan.split == 1 and not plan.pack and len(p.outer) == 1
-    if by_tiles and p.shape[2] <= LONGEST and math.prod(p.shape) <= LARGEST:
-        return _seconds_by_tiles(p, plan, on) * factor("pipelined", timed(p, plan, on))
     reads, writes, seams = _requests(p, plan)
     least = STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE + seams * SEAM
     least *= p.batch
     found = max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
-    return math.sqrt(found * _seconds_by_tiles(p, plan, on)) if by_tiles else found
+    return math.sqrt(found * seconds_by_tiles(p, plan, on)[0]) if by_tiles(p, plan) else found
+
+
+def corrected(problems: Sequence[Problem], plans: Sequence[Plan], seconds: Sequence[float], on: Hardware) -> Any:
+    """The ``seconds`` of each plan for its product, those of plans like timed ones times what timings say."""
+    found = np.array(seconds)
+    for kernel in ("pipelined", "resident"):
+        known = [i for i, x in enumerate(plans) if x.kernel == kernel and like_timed(problems[i], x)]
+        if known:
+            found[known] *= factors(kernel, [timed(problems[i], plans[i], on) for i in known])
+    return found
 
 
 def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
@@ -80,8 +103,9 @@ def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
     )  # fmt: skip
 
 
-def _seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> float:
-    """Seconds of a batch in which memory, the L2 cache and the blocks' rounds of tiles pass together."""
+def seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
+    """Seconds of a batch in which memory, the L2 cache and the blocks' rounds of tiles pass together, and the
+    slowest of them."""
     (rows, columns, depth), (high, wide) = plan.tile, plan.cluster
     tasks = p.batch * cdiv(p.shape[0], rows * high) * cdiv(p.shape[1], columns * wide)
     rounds, blocks = cdiv(tasks, plan.grid), high * wide
@@ -92,12 +116,16 @@ def _seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> float:
     multiplied = 2 * rows * columns * depth / (on.tensor * ALONE * on.clock)
     step = max(multiplied, (LATENCY + ON_THE_WAY * loaded) / plan.stages)
     store = STORED * rows * columns * p.out.dtype.bytes * (1 + DIRECT * (plan.store == "direct"))
-    limits = (
-        p.batch * memory,
-        p.batch * (reads * READ_BY_TILES + writes * WRITE_BY_TILES + seams * SEAM_BY_TILES),
-        rounds * (cdiv(p.shape[2], depth) * step + TILE + store),
+    limits = {
+        "memory": p.batch * memory,
+        "L2 cache": p.batch * (reads * READ_BY_TILES + writes * WRITE_BY_TILES + seams * SEAM_BY_TILES),
+        "tiles": rounds * (cdiv(p.shape[2], depth) * step + TILE + store),
+    }
+    seconds = smooth_maximum(limits.values(), SMOOTH) + LAUNCH + CLUSTER * (blocks > 1) + LAST * store
+    return (
+        seconds,
+        f"{tasks} tasks in {rounds} rounds of {plan.grid}, bound by {max(limits, key=limits.__getitem__)}",
     )
-    return smooth_maximum(limits, SMOOTH) + LAUNCH + CLUSTER * (blocks > 1) + LAST * store
 
 
 def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
@@ -124,7 +152,6 @@ def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     each = max(work, (loading + work) / plan.slots)
     seconds = smooth_maximum((memory, each), RESIDENT_SMOOTH)
     seconds += RESIDENT_LAUNCH + TURNED_ONCE * turned + BOTH * (plan.groups - 1)
-    seconds *= factor("resident", timed(p, plan, on))
     return seconds, "memory" if memory > each else "waits"
 
 

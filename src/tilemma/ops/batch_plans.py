@@ -27,14 +27,17 @@ def clusters(p: Problem, tile: tuple[int, int, int], store: str) -> tuple[tuple[
     return FOURS if fits and applies(p) else ()
 
 
-def in_turns(p: Problem, plan: Plan) -> Plan:
-    """The plan for a batch whose blocks have other tiles of the products in each round.
+def takes_turns(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], grid: int) -> bool:
+    """Whether blocks have other tiles of a batch's products in each round: there are several of both.
 
     1793x280x600x144 took 463 us with tiles of 256x144 in pairs, and 342 us so: blocks that always had the tiles at
     an edge left the others behind, and operands were read from memory again.
     """
-    (m, n, _), (high, wide) = p.shape, plan.cluster
-    tiles = cdiv(m, plan.tile[0] * high) * cdiv(n, plan.tile[1] * wide)
-    if not applies(p) or plan.split > 1 or plan.pack or tiles == 1 or p.batch * tiles <= plan.grid:
-        return plan
-    return replace(plan, by_hand=True, turns=True)
+    tiles = cdiv(p.shape[0], tile[0] * cluster[0]) * cdiv(p.shape[1], tile[1] * cluster[1])
+    return tiles > 1 and p.batch * tiles > grid and applies(p)
+
+
+def in_turns(p: Problem, plan: Plan) -> Plan:
+    """The plan, in turns where `takes_turns`."""
+    turns = takes_turns(p, plan.tile, plan.cluster, plan.grid)
+    return replace(plan, by_hand=True, turns=True) if turns else plan

@@ -19,7 +19,7 @@ from tilemma.ops.plan import (
     Estimate,
     Hardware,
     Plan,
-    estimate,
+    estimates,
     hardware,
     outgrows_cache,
     straddling,
@@ -265,8 +265,8 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 stages = fitting_stages(p, tile, groups, how, on)
                 if stages < 2 or not fits_registers(p, wide, groups, how, split):
                     continue
-                plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap)
-                plan = replace(plan, back=split == 1 and not p.grouped and _alternates(p))
+                back = split == 1 and not p.grouped and _alternates(p)
+                plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, back=back)
                 for cluster, share in (*CLUSTERS, *batch_plans.clusters(p, tile, how)):
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
                     alone = p.grouped or large or not ((wide, groups) in usual or (wide, groups) in single)
@@ -279,9 +279,12 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         ring = min(ring, SHARED_RING) if share and cluster != (1, 1) and not middling else ring
                         rows = RASTER // cluster[0] if plan.back or outgrows_cache(p, plan, cluster) else RASTER
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1) or how == "copy"
-                        found = replace(plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows)
+                        turns = split == 1 and batch_plans.takes_turns(p, tile, cluster, grid)
                         for pack in ways:
-                            yield batch_plans.in_turns(p, replace(found, by_hand=hand or bool(pack), pack=pack))
+                            yield replace(
+                                plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows,
+                                by_hand=hand or turns or bool(pack), turns=turns and not pack, pack=pack,
+                            )  # fmt: skip
 
 
 def _parts(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
@@ -523,7 +526,7 @@ def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, in
 
 def ranked(problem: Problem, on: Hardware) -> list[Estimate]:
     """All candidates, the predicted best first; ties go to the earlier one."""
-    return sorted((estimate(problem, p, on) for p in candidates(problem, on)), key=lambda e: e.seconds)
+    return sorted(estimates(problem, candidates(problem, on), on), key=lambda e: e.seconds)
 
 
 def _padded(extent: int, largest: int) -> int:

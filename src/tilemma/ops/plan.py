@@ -18,6 +18,7 @@ wait.  Products of few rows by large weights have a model of their own, `few_row
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -438,22 +439,40 @@ def _stores(p: Problem, plan: Plan, steps: int, rounds: float) -> float:
     return 1 if plan.tile[1] % 16 == 0 else rounds + 1
 
 
+def estimates(problem: Problem, plans: Iterable[Plan], on: Hardware) -> list[Estimate]:
+    """The model of this file's head, for each plan."""
+    sides = problem, transposed_product(problem)
+    found = [_of_groups(sides[x.swap], x, on) for x in plans]
+    if problem.batch == 1:
+        return found
+    known = [x.plan for x in found]
+    seconds = batch_model.corrected([sides[x.swap] for x in known], known, [x.seconds for x in found], on)
+    return [Estimate(x.plan, float(new), x.why) for x, new in zip(found, seconds, strict=True)]
+
+
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The model of this file's head, for one plan."""
-    found = _estimate(problem, plan, on)
-    if problem.offsets is None or problem.offsets.shape[0] < 2:
+    return estimates(problem, (plan,), on)[0]
+
+
+def _of_groups(p: Problem, plan: Plan, on: Hardware) -> Estimate:
+    """`_estimate`; for groups, also of rows that all belong to one group."""
+    found = _estimate(p, plan, on)
+    if p.offsets is None or p.offsets.shape[0] < 2:
         return found
-    alone = replace(problem, offsets=problem.offsets._replace(shape=(1,)))
+    alone = replace(p, offsets=p.offsets._replace(shape=(1,)))
     seconds = (1 - ALL_IN_ONE) * found.seconds + ALL_IN_ONE * _estimate(alone, plan, on).seconds
     return replace(found, seconds=seconds)
 
 
-def _estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
-    """`estimate`, for groups of about equal numbers of rows."""
+def _estimate(p: Problem, plan: Plan, on: Hardware) -> Estimate:
+    """The estimate for ``p``, the transposed product if the plan is for that one, without what `batch_timings`
+    says; groups have about equal numbers of rows."""
     if plan.kernel == "resident":
-        seconds, bound = batch_model.resident_seconds(problem, plan, on)
+        seconds, bound = batch_model.resident_seconds(p, plan, on)
         return Estimate(plan, seconds, f"bound by {bound}")
-    p = transposed_product(problem) if plan.swap else problem
+    if batch_model.like_timed(p, plan):
+        return Estimate(plan, *batch_model.seconds_by_tiles(p, plan, on))
     if plan.kernel == "pipelined" and not plan.pack and few_rows.applies(p):
         return Estimate(plan, *few_rows.seconds(p, plan, on))
     if plan.kernel == "pipelined" and plan.split > 1 and not plan.by_hand and long_k.applies(p):

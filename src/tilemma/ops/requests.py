@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 # Bytes of a line of the L2 cache, which answers for one at a time, and of a box's row; and of a sector.
 LINE, SECTOR = 128, 32
 
 
+@cache
 def lines(size: int, step: int) -> float:
     """Lines that ``size`` bytes touch, on average over their starts: the multiples of ``step``."""
     step = math.gcd(step, LINE)
