@@ -6,22 +6,26 @@
 The logarithm of measured over predicted time is a Gaussian process over batches and plans, plus an error that
 all timings of a batch have in common, plus one of each.  The process is a sum of likenesses to some of the timed
 plans, drawn at random among those that were nearly the fastest.
+
+What the file says of its plans counts as timings of them: the sweeps of before need not be kept.  ``--anew``
+leaves it out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sweep_ops import Shape, call_of, imagined, plan_of
 
 from tilemma.ops import arguments, batch_timings
-from tilemma.ops.batch_model import timed
-from tilemma.ops.batch_timings import DEVIATION, REACH, factors
+from tilemma.ops.batch_model import like_timed, timed
+from tilemma.ops.batch_timings import DEVIATION, REACH, Timed, factors
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Hardware, estimate
 
@@ -33,8 +37,30 @@ SLOWEST, NEAR = 0.4, 0.12
 COMMON, NOISE, RIDGE = 0.05, 0.015, 1e-4
 
 
-def timings(files: Sequence[Path]) -> Iterator[tuple[str, int, Any, float, float]]:
-    """(kernel, number of the batch, plan, log of measured over predicted time, loss to the fastest)."""
+class Row(NamedTuple):
+    """A timing: the plan, the log of measured over predicted time, the loss to the fastest, and the standard
+    deviation of the log; ``number`` is that of the batch."""
+
+    kernel: str
+    number: int
+    plan: Timed
+    log: float
+    slower: float = 0.0
+    noise: float = NOISE
+
+
+def said() -> Iterator[Row]:
+    """What the file says of its plans: as of one batch, because it says nothing of what single ones have in
+    common."""
+    content = json.loads(Path(batch_timings.__file__).with_suffix(".json").read_text())
+    for kernel in STORED:
+        plans = [Timed(*row[:-1]) for row in content[kernel]["plans"]]
+        for plan, found in zip(plans, factors(kernel, plans), strict=True):
+            yield Row(kernel, 0, plan, float(np.log(found)))
+
+
+def timings(files: Sequence[Path]) -> Iterator[Row]:
+    """The timings of sweeps."""
     on, number = Hardware(), 0
     for file in files:
         for x in json.loads(file.read_text())["shapes"]:
@@ -46,10 +72,13 @@ def timings(files: Sequence[Path]) -> Iterator[tuple[str, int, Any, float, float
             fastest = min(row["us"] for row in x["plans"])
             for row in x["plans"]:
                 plan = plan_of(row["plan"])
-                if plan.kernel in STORED and plan.split == 1 and not plan.pack:
-                    mine = timed(transposed_product(problem) if plan.swap else problem, plan, on)
+                p = transposed_product(problem) if plan.swap else problem
+                if plan.kernel in STORED and like_timed(p, plan):
+                    mine = timed(p, plan, on)
                     predicted = estimate(problem, plan, on).seconds * 1e6 / factors(plan.kernel, [mine])[0]
-                    yield plan.kernel, number, mine, float(np.log(row["us"] / predicted)), row["us"] / fastest - 1
+                    slower = row["us"] / fastest - 1
+                    log = float(np.log(row["us"] / predicted))
+                    yield Row(plan.kernel, number, mine, log, slower, NOISE * math.exp(2 * slower))
 
 
 def likeness(a: Any, b: Any) -> Any:
@@ -57,16 +86,16 @@ def likeness(a: Any, b: Any) -> Any:
     return DEVIATION**2 * (1 + far) * np.exp(-far)
 
 
-def fitted(rows: Sequence[tuple[str, int, Any, float, float]], most: int) -> dict[str, Any]:
+def fitted(rows: Sequence[Row], most: int) -> dict[str, Any]:
     """The mean, and the stored plans with their weights."""
-    places = np.array([row[2].place for row in rows]) / REACH
-    logs, slower = np.array([row[3] for row in rows]), np.array([row[4] for row in rows])
-    near = np.flatnonzero(slower < NEAR)
+    places = np.array([row.plan.place for row in rows]) / REACH
+    logs = np.array([row.log for row in rows])
+    near = np.flatnonzero(np.array([row.slower for row in rows]) < NEAR)
     kept = np.random.default_rng(1).choice(near, min(most, len(near)), replace=False)
     mean = float(logs.mean())
-    like, precision = likeness(places, places[kept]), (NOISE * np.exp(2 * slower)) ** -2.0
+    like, precision = likeness(places, places[kept]), np.array([row.noise for row in rows]) ** -2.0
     # Of each batch's timings what they have in common is taken away (Woodbury's formula).
-    _, batch = np.unique([row[1] for row in rows], return_inverse=True)
+    _, batch = np.unique([row.number for row in rows], return_inverse=True)
     weighed = like * precision[:, None]
     sums = np.zeros((batch.max() + 1, len(kept)))
     np.add.at(sums, batch, weighed)
@@ -75,7 +104,7 @@ def fitted(rows: Sequence[tuple[str, int, Any, float, float]], most: int) -> dic
     left = like.T @ weighed - (sums * share[:, None]).T @ sums + likeness(places[kept], places[kept])
     right = weighed.T @ (logs - mean) - sums.T @ (share * total)
     weights = np.linalg.solve(left + RIDGE * np.eye(len(kept)), right)
-    plans = [[*map(_plain, rows[i][2]), float(f"{w:.4g}")] for i, w in zip(kept, weights, strict=True)]
+    plans = [[*map(_plain, rows[i].plan), float(f"{w:.4g}")] for i, w in zip(kept, weights, strict=True)]
     return {"mean": round(mean, 4), "plans": plans}
 
 
@@ -86,11 +115,14 @@ def _plain(x: Any) -> Any:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sweeps", nargs="+", type=Path)
-    rows = [row for row in timings(parser.parse_args().sweeps) if row[4] < SLOWEST]
+    parser.add_argument("--anew", action="store_true", help="leave out what the file says of its plans")
+    options = parser.parse_args()
+    rows = [row for row in timings(options.sweeps) if row.slower < SLOWEST]
+    rows += [] if options.anew else said()
     target = Path(batch_timings.__file__).with_suffix(".json")
     content = json.loads(target.read_text())
     for kernel, most in STORED.items():
-        content[kernel] = fitted([row for row in rows if row[0] == kernel], most)
+        content[kernel] = fitted([row for row in rows if row.kernel == kernel], most)
     parts = [f" {json.dumps(name)}: {_text(x)}" for name, x in content.items()]
     target.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     return 0

@@ -16,7 +16,7 @@ from tilemma.ops.plan import Hardware
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from fit_batch_timings import fitted, likeness
+from fit_batch_timings import Row, fitted, likeness, said
 from sweep_ops import Shape, call_of, imagined
 
 SOME = Timed(936, 392, 504, 136, 128, 224, 64, 2, 4, 2, 2, 1, 1, "tma", 0, 30, 1)
@@ -43,7 +43,7 @@ def test_the_fit_finds_what_depends_on_the_plan_and_leaves_what_batches_have_in_
         common = 0.02 * (-1) ** number
         for wide, log in factors.items():
             plan = SOME._replace(batch=100 + 8 * number, wide=wide, high=1)
-            rows.append(("pipelined", number, plan, log + common, 0.0))
+            rows.append(Row("pipelined", number, plan, log + common))
     found = fitted(rows, 60)
     kept = np.array([Timed(*row[:-1]).place for row in found["plans"]]) / REACH
     weights = np.array([row[-1] for row in found["plans"]])
@@ -69,3 +69,12 @@ def test_large_products_take_no_less_than_the_tensor_cores_need_at_their_highest
         call, out = call_of(Shape("batches", m, n, k, batch), imagined)
         found = ranked(arguments.problem(call, out, made=True), Hardware())
         assert 2 * m * n * k * batch / found[0].seconds < 989e12
+
+
+def test_a_fit_to_what_the_file_says_says_the_same():
+    rows = [x for x in said() if x.kernel == "resident"]
+    found = fitted(rows, len(rows))
+    kept = np.array([Timed(*row[:-1]).place for row in found["plans"]]) / REACH
+    logs = found["mean"] + likeness(kept, kept) @ np.array([row[-1] for row in found["plans"]])
+    plans = [Timed(*row[:-1]) for row in found["plans"]]
+    assert np.abs(logs - np.log(factors("resident", plans))).mean() < 0.01
