@@ -7,8 +7,8 @@ The logarithm of measured over predicted time is a Gaussian process over batches
 all timings of a batch have in common, plus one of each.  The process is a sum of likenesses to some of the timed
 plans, drawn at random among those that were nearly the fastest.
 
-What the file says of its plans counts as timings of them: the sweeps of before need not be kept.  ``--anew``
-leaves it out.
+What the file says of its plans counts as timings of them, less exact ones: the sweeps of before need not be
+kept.  ``--anew`` leaves it out.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from tilemma.ops.plan import Hardware, estimate
 STORED = {"pipelined": 1400, "resident": 350}
 # How much slower than the fastest a timed plan may be, and one that is stored.
 SLOWEST, NEAR = 0.4, 0.12
-# The standard deviation of what timings of a batch have in common, and of each; a number against rounding.
-COMMON, NOISE, RIDGE = 0.05, 0.015, 1e-4
+# The standard deviation of what timings of a batch have in common, of each, and of what the file says; a number
+# against rounding.
+COMMON, NOISE, SAID, RIDGE = 0.05, 0.015, 0.06, 1e-4
 
 
 class Row(NamedTuple):
@@ -56,7 +57,7 @@ def said() -> Iterator[Row]:
     for kernel in STORED:
         plans = [Timed(*row[:-1]) for row in content[kernel]["plans"]]
         for plan, found in zip(plans, factors(kernel, plans), strict=True):
-            yield Row(kernel, 0, plan, float(np.log(found)))
+            yield Row(kernel, 0, plan, float(np.log(found)), noise=SAID)
 
 
 def timings(files: Sequence[Path]) -> Iterator[Row]:

@@ -123,20 +123,26 @@ def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
 
 
 def choices(problem: Problem, on: Hardware, most: int) -> list[Estimate]:
-    """The best estimate of each tile, split, swap and cluster, up to ``most``, the model's choice first: half of
-    them, and then of tiles that these do not have."""
+    """The best estimate of each tile, split, swap, cluster and queue, up to ``most``, the model's choice first:
+    half of them, then of tiles that these do not have; a quarter are blocks that form no clusters."""
     seen: dict[Any, Estimate] = {}
     for e in ranked(problem, on):
         p = e.plan
-        seen.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share), e)
+        seen.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share, p.queue), e)
     best = list(seen.values())
     found = best[: most - most // 2]
-    have = {(e.plan.tile[:2], e.plan.swap) for e in found}
+    alone = [e for e in best if e.plan.cluster == (1, 1) and e not in found]
+    found += alone[: most // 4]
+    have = {_kind(e.plan) for e in found}
     for e in best:
-        if len(found) < most and (e.plan.tile[:2], e.plan.swap) not in have:
-            have.add((e.plan.tile[:2], e.plan.swap))
+        if len(found) < most and _kind(e.plan) not in have:
+            have.add(_kind(e.plan))
             found.append(e)
     return found
+
+
+def _kind(p: Plan) -> tuple[Any, ...]:
+    return p.tile[:2], p.swap, p.queue
 
 
 def compiled(s: Shape, most: int) -> list[str]:
@@ -294,6 +300,7 @@ def brief(p: Plan) -> str:
     """A plan in few letters."""
     parts = [p.kernel[0], "x".join(map(str, p.tile)), f"{p.stages}st"]
     parts += [f"/{p.split}"] * (p.split > 1) + ["T"] * p.swap + ["pack"] * bool(p.pack)
+    parts += ["queue"] * p.queue
     parts += ["c" + "x".join(map(str, p.cluster)) + "-" * (not p.share)] * (p.cluster != (1, 1))
     return " ".join(parts)
 

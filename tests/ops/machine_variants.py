@@ -4,7 +4,7 @@
     python tests/ops/machine_variants.py --workers 64 --seconds 50 --done FILE     # again, to run the others
     python tests/ops/machine_variants.py --workers 2 --part 7/100                  # variants 7, 107, ..
 
-A variant is a plan of `candidates` that differs in more than sizes, made small: few slots, parts and blocks, and
+A variant is a plan of `ranked` that differs in more than sizes, made small: few slots, parts and blocks, and
 shapes of two tiles with ragged edges, along one extent and the other in turns, which one block or cluster
 computes through the same ring.  Products of f16 are those of `test_machine.choosable`; the others are reduced
 calls of `real_calls`.  All values are exact.
@@ -49,7 +49,7 @@ from tilemma.launch import Launch
 from tilemma.machine.native import library
 from tilemma.machine.run import Job, schedule_of
 from tilemma.ops import product
-from tilemma.ops.candidates import candidates
+from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import describe
@@ -66,7 +66,10 @@ ROWS, STEPS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB"))
 
 @dataclass(frozen=True)
 class Family:
-    """Calls of one function and type."""
+    """Calls of one function and type.
+
+    ``ordered``: without an epilogue, and plans alone whose blocks take tiles of a batch in turns or from a queue.
+    """
 
     function: str
     dtype: str
@@ -75,6 +78,7 @@ class Family:
     options: tuple[tuple[str, Any], ...] = ()
     right: str = "columns"
     batched: bool = False
+    ordered: bool = False
 
     def calls(self) -> Iterator[RealCall]:
         """One for each shape."""
@@ -83,8 +87,9 @@ class Family:
         arrays = {
             "a": Array((*outer, "M", "K"), self.dtype),
             "b": Array((*(("E",) if grouped else outer), "K", "N"), self.dtype, self.right),
-            "bias": Array(("N",), "f32"),
         }
+        if not self.ordered:
+            arrays["bias"] = Array(("N",), "f32")
         if grouped:
             arrays["offsets"] = Array(("E",), "s32")
         for name, form in zip(("scale_a", "scale_b"), self.scales, strict=bool(self.scales)):
@@ -93,7 +98,8 @@ class Family:
         for shape in BATCHES if self.batched else SHAPES:
             sizes = dict(zip("MNK", shape, strict=True)) | ({"E": 8} if grouped else {})
             sizes |= {"B": 200} if self.batched else {}
-            yield RealCall(1, self.function, sizes, arrays, {"activation": "relu", **dict(self.options)}, self.out)
+            options = {} if self.ordered else {"activation": "relu"}
+            yield RealCall(1, self.function, sizes, arrays, options | dict(self.options), self.out)
 
 
 FAMILIES = {
@@ -104,6 +110,7 @@ FAMILIES = {
     "bf16, rhs of contiguous rows": Family("matmul", "bf16", "f32", right="rows"),
     "batches": Family("matmul", "f16", "f16", batched=True),
     "batches, rhs of contiguous rows": Family("matmul", "f16", "f16", right="rows", batched=True),
+    "batches in order": Family("matmul", "f16", "f16", batched=True, ordered=True),
     "e4m3, scaled rows": Family("scaled_matmul", "f8_e4m3", "bf16", ROWS),
     "e4m3, promoted": Family("scaled_matmul", "f8_e4m3", "bf16", ROWS, (("fast", False),)),
     "e4m3, scaled blocks": Family("scaled_matmul", "f8_e4m3", "bf16", STEPS),
@@ -119,7 +126,7 @@ def kind(p: Plan) -> tuple[Any, ...]:
     """What two plans share whose kernels differ in sizes alone."""
     shape = p.kernel, p.tile, p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
     same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
-    return *shape, *same, p.turns, p.ordered
+    return *shape, *same, p.turns, p.queue, p.kept, p.ordered
 
 
 @dataclass(frozen=True)
@@ -223,8 +230,8 @@ def of_family(name: str) -> Iterator[Variant]:
     found: dict[tuple[Any, ...], Variant] = {}
     for x in FAMILIES[name].calls():
         problem = x.imagined()
-        for plan in candidates(problem, Hardware()):
-            if kind(plan) not in found:
+        for plan in (e.plan for e in ranked(problem, Hardware())):
+            if kind(plan) not in found and (plan.turns or plan.queue or not FAMILIES[name].ordered):
                 found[kind(plan)] = Variant(name, plan, two_tiles(x, problem, plan))
     yield from found.values()
 

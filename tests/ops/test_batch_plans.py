@@ -1,4 +1,5 @@
-"""Batches whose blocks have other tiles of the products in each round, alone and in clusters."""
+"""Batches whose blocks take tiles from a queue, or have other tiles of the products in each round, alone and in
+clusters."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ import pytest
 from tilemma import testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.candidates import candidates
+from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import describe
 
-# Two or three blocks or clusters have several whole rounds and a part of one.
+# Two or three blocks or clusters, many more tiles.
 PLANS = {
     "alone": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, store="tma"),
     "in rows": Plan("pipelined", (128, 72, 64), 2, 2, grid=2, store="rows"),
@@ -35,33 +36,46 @@ def batch(shape: tuple[int, int, int, int], **options: object) -> tuple[Problem,
     return arguments.problem(call, describe(out), made=False), out, [left, right]
 
 
-def check(plan: Plan, **options: object) -> None:
+def check(plan: Plan, turns: bool = False, **options: object) -> None:
     p, out, (left, right) = batch((4, 136, 136, 40))
-    product.run(p, replace(plan, by_hand=True, turns=True), "machine", arch="sm_90a", **options)
+    product.run(
+        p,
+        replace(plan, by_hand=True, turns=turns, queue=not turns, kept=True),
+        "machine",
+        arch="sm_90a",
+        **options,
+    )
     for a, b, found in zip(left, right, out, strict=True):
         bound = testing.error_bound(a, b.T, out="f16")
         assert testing.share_of_bound(found, testing.reference("mk,kn->mn", a, b.T), bound) <= 1
 
 
+@pytest.mark.parametrize("turns", [False, True], ids=["queue", "turns"])
 @pytest.mark.parametrize("name", PLANS)
-def test_every_tile_is_computed(name: str) -> None:
-    check(PLANS[name])
+def test_every_tile_is_computed(name: str, turns: bool) -> None:
+    check(PLANS[name], turns)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("turns", [False, True], ids=["queue", "turns"])
 @pytest.mark.parametrize("name", PLANS)
-def test_schedules(name: str) -> None:
+def test_schedules(name: str, turns: bool) -> None:
     for seed in range(20):
-        check(PLANS[name], seed=seed)
+        check(PLANS[name], turns, seed=seed)
 
 
-def test_blocks_take_turns_in_batches_of_several_tiles_and_rounds() -> None:
+def test_blocks_of_batches_with_more_tiles_take_turns_or_a_queue() -> None:
     def some(shape: tuple[int, int, int, int], **options: object) -> list[Plan]:
-        return [x for x in candidates(batch(shape, **options)[0], Hardware()) if x.turns]
+        found = [e.plan for e in ranked(batch(shape, **options)[0], Hardware())]
+        return [x for x in found if x.turns or x.queue]
 
     found = some((20, 520, 520, 64))
-    assert found and all(x.by_hand and x.split == 1 for x in found)
-    assert {(2, 2), (4, 1)} <= {x.cluster for x in found}
-    # Of one tile each, one product, an epilogue.
-    assert not [x for x in some((300, 64, 64, 64)) if x.tile[0] == x.tile[1] == 64]
+    assert found and all(x.by_hand and x.split == 1 and x.turns != x.queue and x.kept for x in found)
+    for queue in (False, True):
+        assert {(1, 1), (2, 1)} <= {x.cluster for x in found if x.queue == queue}
+    assert not [x for x in some((20, 520, 520, 1024)) if x.queue]
+    # Of one tile each there is nothing to keep; a tile for each block, one product, an epilogue.
+    whole = [x for x in some((300, 64, 64, 64)) if x.tile[0] == x.tile[1] == 64]
+    assert all(x.queue and not x.kept for x in whole)
+    assert not [x for x in some((100, 64, 64, 64)) if x.grid == 132 and x.tile[1] >= 64]
     assert not some((1, 264, 264, 64)) and not some((20, 264, 264, 64), activation="relu")

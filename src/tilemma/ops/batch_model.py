@@ -99,7 +99,7 @@ def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
     return Timed(
         p.batch, n if swap else m, m if swap else n, k, rows, columns, depth, plan.groups, plan.stages,
         *plan.cluster, plan.share, swap, plan.store, plan.slots, plan.grid,
-        max(1, plan.grid // on.sms) if plan.slots else 1,
+        max(1, plan.grid // on.sms) if plan.slots else 1, plan.queue, plan.kept,
     )  # fmt: skip
 
 

@@ -1,13 +1,19 @@
-"""What plans of batches have besides: blocks that take turns, and clusters of four."""
+"""What plans of batches have besides: a queue of tiles, and clusters of four."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
 
+# The producer of a block may be so many tasks ahead of its consumers, and that of a cluster ahead of the others.
+AHEAD = 2
+# So many of the best plans of a batch have a variant whose blocks take tiles from a queue; K, at most.
+QUEUES, LONGEST_OF_QUEUES = 24, 512
 # Clusters of four blocks, the rows of their tiles, and the fewest columns: smaller tiles were slower so.
 FOURS, ROWS_OF_FOURS, NARROWEST_OF_FOURS = (((2, 2), True), ((4, 1), True), ((1, 4), True)), 128, 128
 
@@ -28,16 +34,40 @@ def clusters(p: Problem, tile: tuple[int, int, int], store: str) -> tuple[tuple[
 
 
 def takes_turns(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], grid: int) -> bool:
-    """Whether blocks have other tiles of a batch's products in each round: there are several of both.
+    """Whether the blocks of a batch have other tiles of the products in each round, and the L2 cache gives up the
+    operands after the result.
 
-    1793x280x600x144 took 463 us with tiles of 256x144 in pairs, and 342 us so: blocks that always had the tiles at
-    an edge left the others behind, and operands were read from memory again.
+    1793x280x600x144 took 463 us with tiles of 256x144 in pairs, and 342 us in turns: blocks that always had the
+    tiles at an edge left the others behind, and operands were read from memory again.  937x696x800x176 took 464 us
+    with tiles of 192x160 in pairs, and 437 us with operands that were kept.
     """
-    tiles = cdiv(p.shape[0], tile[0] * cluster[0]) * cdiv(p.shape[1], tile[1] * cluster[1])
+    tiles = _tiles(p, tile, cluster)
     return tiles > 1 and p.batch * tiles > grid and applies(p)
 
 
 def in_turns(p: Problem, plan: Plan) -> Plan:
     """The plan, in turns where `takes_turns`."""
     turns = takes_turns(p, plan.tile, plan.cluster, plan.grid)
-    return replace(plan, by_hand=True, turns=True) if turns else plan
+    return replace(plan, by_hand=True, turns=True, kept=True) if turns else plan
+
+
+def from_queues(problem: Problem, plans: Sequence[Plan]) -> list[Plan]:
+    """The first of ``plans``, whose blocks take their tiles from a queue instead, where there are more tiles than
+    blocks.
+
+    900x760x448x128 took 341 us with tiles of 128x224 in turns, and 250 us so.  With a long K there are fewer tiles
+    in a time, and they are stored beside the next: 762x480x336x296 took 177 us in turns, 190 us so.
+    """
+    if not applies(problem) or problem.shape[2] > LONGEST_OF_QUEUES:
+        return []
+    sides, found = (problem, transposed_product(problem)), []
+    for plan in plans[:QUEUES]:
+        tiles = _tiles(sides[plan.swap], plan.tile, plan.cluster)
+        if plan.kernel == "pipelined" and plan.split == 1 and not plan.pack and problem.batch * tiles > plan.grid:
+            found.append(replace(plan, by_hand=True, queue=True, turns=False, kept=tiles > 1))
+    return found
+
+
+def _tiles(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> int:
+    """Tiles of a product, of all blocks of a cluster together."""
+    return cdiv(p.shape[0], tile[0] * cluster[0]) * cdiv(p.shape[1], tile[1] * cluster[1])

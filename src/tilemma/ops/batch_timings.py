@@ -48,6 +48,8 @@ class Timed(NamedTuple):
     slots: int
     grid: int
     beside: int
+    queue: int
+    kept: int
 
     @property
     def place(self) -> tuple[float, ...]:
@@ -74,7 +76,7 @@ class Timed(NamedTuple):
             min(uneven, 0.6) / 0.25 if rounds > 1 else 0.0, log(rounds) / 1.2,
             log(math.gcd(self.k * size, LINE)), log(math.gcd(self.n * size, LINE)),
             log(self.slots + 1) / 0.5, log(self.beside) / 0.5, (self.rows < 64 * self.groups) / 0.7,
-            log(self.depth) / 0.7,
+            log(self.depth) / 0.7, self.queue / 0.7, self.kept,
         )  # fmt: skip
 
 

@@ -281,9 +281,10 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         hand = p.promote or bool(p.grouped) or cluster != (1, 1) or how == "copy"
                         turns = split == 1 and batch_plans.takes_turns(p, tile, cluster, grid)
                         for pack in ways:
+                            mine = turns and not pack
                             yield replace(
                                 plan, grid=grid, cluster=cluster, share=share, stages=ring, raster=rows,
-                                by_hand=hand or turns or bool(pack), turns=turns and not pack, pack=pack,
+                                by_hand=hand or mine or bool(pack), turns=mine, kept=mine, pack=pack,
                             )  # fmt: skip
 
 
@@ -525,8 +526,10 @@ def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, in
 
 
 def ranked(problem: Problem, on: Hardware) -> list[Estimate]:
-    """All candidates, the predicted best first; ties go to the earlier one."""
-    return sorted(estimates(problem, candidates(problem, on), on), key=lambda e: e.seconds)
+    """All candidates, and `batch_plans.from_queues`, the predicted best first; ties go to the earlier one."""
+    found = sorted(estimates(problem, candidates(problem, on), on), key=lambda e: e.seconds)
+    more = batch_plans.from_queues(problem, [e.plan for e in found])
+    return sorted((*found, *estimates(problem, more, on)), key=lambda e: e.seconds) if more else found
 
 
 def _padded(extent: int, largest: int) -> int:

@@ -34,7 +34,7 @@ from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
 from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
 from tilemma.ops.sums import QUAD, multiply, zero
-from tilemma.ops.task_queue import Consumer, Producer, Task, TaskQueue
+from tilemma.ops.task_queue import ClusterQueue, Consumer, Producer, Task, TaskQueue, draw_tiles
 
 # Groups whose ends each block keeps in shared memory.
 MOST_SHARED = 1024
@@ -107,8 +107,8 @@ def matmul_by_hand(
     BIAS="N", OUT="B", OUT0="M", OUT1="N",
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
-    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, STORE="tma",
-    LOADED=0, PROMPT=False, STREAMED="", OVERLAP=True,
+    CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, QUEUE=False,
+    STORE="tma", LOADED=0, PROMPT=False, STREAMED="", KEPT=False, OVERLAP=True,
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
     WORDS=1, WORD1=1,
     # The epilogue.
@@ -126,7 +126,8 @@ def matmul_by_hand(
     tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
     number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
     of K, so that the data read last are read again while the L2 cache has them.  TURNS: in each
-    round the tasks are those of other blocks.
+    round the tasks are those of other blocks.  QUEUE: blocks, or clusters, take their tasks from a queue.
+    KEPT: the L2 cache gives up the operands last.
     """
     M, N = out.shape[1], out.shape[2]
     if STORE == "turned":
@@ -159,7 +160,8 @@ def matmul_by_hand(
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
         left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows") if RING_LHS else None
         right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns") if RING_RHS else None
-        evictions = {name: "first" if name == STREAMED else None for name in ("lhs", "rhs")}
+        usual = "last" if KEPT else None
+        evictions = {name: "first" if name == STREAMED else usual for name in ("lhs", "rhs")}
         a = Operand(
             lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s, loaded=LOADED,
             evict=evictions["lhs"],
@@ -329,6 +331,20 @@ def matmul_by_hand(
             place = Place(batch, batch, batch, batch, m * HEIGHT, n * TILE_N)
             compute(begin, end, used, part_m, place, (batch, part, m_, n_), back)
 
+        def load_numbered(filled: Any, number: Any) -> None:
+            load_tile(tasks.task(number), filled)
+
+        def compute_numbered(part_m: Any, used: Any, task: Task) -> None:
+            compute_tile(tasks.task(task.group), used, part_m)
+
+        def drain(filled: Any) -> None:
+            """Where tiles are shared, wait until the consumers of the other blocks have arrived: nothing more
+            happens to this block's memory."""
+            if shares:
+                for _ in foreach(STAGES):
+                    wait(empty[filled.slot])
+                    filled.advance()
+
         by_rows = GROUPED == "rows"
         ends = offsets
         if GROUPED and OFFSETS <= MOST_SHARED:
@@ -339,7 +355,8 @@ def matmul_by_hand(
             RASTER or 16, by_rows,
         )  # fmt: skip
 
-        queue = TaskQueue(words[0, 0], pace) if by_rows else None
+        queue = TaskQueue(words[0, 0], pace) if by_rows or QUEUE else None
+        together = ClusterQueue(queue, words, first, (down == 0) & (across == 0)) if QUEUE and CLUSTERED else None
         half = replace(b, rows=TILE_N // 2, narrow=True)
 
         def load_columns(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
@@ -397,19 +414,27 @@ def matmul_by_hand(
                     groups.draw(first, Producer(queue), partial(load_rows, b), load_half)
                 elif GROUPED:
                     groups.visit(first, pace, load_columns)
+                elif QUEUE:
+                    # A warp alone gets the numbers without a barrier.
+                    for warp in parallel(4, level="group"):
+                        with inthreads(warp == 0, async_=True):
+                            load = partial(load_numbered, filled)
+                            if together is not None:
+                                together.draw(first, count, load)
+                            else:
+                                draw_tiles(queue, first, count, load)
+                            drain(filled)
                 elif ONCE:
                     load_tile(only, filled)
                 else:
                     for t in foreach(count, start=first, step=pace):
                         load_tile(tasks.task(in_turn(t)), filled, iterates_backward(t))
-                if shares:
-                    # The consumers of the other blocks have arrived: nothing more happens to this block's memory.
-                    for _ in foreach(STAGES):
-                        wait(empty[filled.slot])
-                        filled.advance()
+                if not QUEUE:
+                    drain(filled)
             # The compiler cannot know that two warpgroups store to different places where tiles start at any row,
-            # or are found by a division.  As one role they would wait for each other after every tile.
-            apart = GROUPED or STORE == "copy" or LOADED
+            # or are found by a division or in a queue.  As one role they would wait for each other after every
+            # tile.
+            apart = GROUPED or STORE == "copy" or LOADED or QUEUE
             for some, part in ((wg == x + 1, x) for x in range(GROUPS)) if apart else ((wg >= 1, wg - 1),):
                 with inthreads(some, async_=True):
                     used = PipelineState(var(0), STAGES)
@@ -420,6 +445,8 @@ def matmul_by_hand(
                         Consumer(queue).tasks(partial(compute_rows, part, TILE_N), compute_half)
                     elif GROUPED:
                         groups.visit(first, pace, partial(compute_columns, part))
+                    elif QUEUE:
+                        Consumer(queue).tasks(partial(compute_numbered, part, used))
                     elif ONCE:
                         compute_tile(only, used, part)
                     else:

@@ -51,7 +51,8 @@ class Plan:
     of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded and stored, the next tile
     starts behind them (0: the whole tile).  ``prompt``: a slot is released when its step has been multiplied, not
     after the next one has been started.  ``streamed``: the operand that is read once, after the swap: the L2 cache
-    gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``ordered``: blocks start
+    gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``queue``: blocks take the
+    tiles of a batch from a queue.  ``kept``: the L2 cache gives up the operands last.  ``ordered``: blocks start
     when the kernel before has ended, and are placed in order.
     """
 
@@ -74,6 +75,8 @@ class Plan:
     prompt: bool = False
     streamed: str = ""
     turns: bool = False
+    queue: bool = False
+    kept: bool = False
     ordered: bool = False
 
     @property
@@ -100,6 +103,7 @@ class Plan:
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
             values |= {"PROMPT": self.prompt, "STREAMED": self.streamed, "TURNS": self.turns}
+            values |= {"QUEUE": self.queue, "KEPT": self.kept}
             values["OVERLAP"] = not self.ordered
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
@@ -118,7 +122,8 @@ class Plan:
         parts += ["there and back"] * self.back + ["by hand"] * self.by_hand
         parts += [f"{self.loaded} rows loaded"] * bool(self.loaded) + ["prompt release"] * self.prompt
         parts += [f"{self.streamed} streamed"] * bool(self.streamed)
-        parts += ["in turns"] * self.turns + ["in order"] * self.ordered
+        parts += ["in turns"] * self.turns + ["from a queue"] * self.queue
+        parts += ["operands kept"] * self.kept + ["in order"] * self.ordered
         parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)

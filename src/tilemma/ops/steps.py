@@ -13,6 +13,7 @@ from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
 from tilemma.ops import long_k
+from tilemma.ops.batch_plans import AHEAD
 from tilemma.ops.operand_layouts import by_columns, far_scales, must_transpose, transposed, transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
@@ -70,8 +71,14 @@ def _halves(problem: Problem, plan: Plan) -> bool:
 
 def _queued(problem: Problem, plan: Plan) -> bool:
     """Whether blocks take their tasks from a queue: tiles of few rows and those whose weights come from memory
-    take less and more time than others."""
-    return problem.grouped == "rows" and plan.by_hand
+    take less and more time than others, and blocks of a batch that fell behind would read from memory again what
+    the others have read."""
+    return (problem.grouped == "rows" and plan.by_hand) or (plan.queue and not _once(problem, plan))
+
+
+def _words(problem: Problem, plan: Plan) -> tuple[int, int]:
+    """The shape of the queue's counter, and of a row of two numbers for each cluster."""
+    return (1 + plan.grid, AHEAD) if plan.queue and plan.cluster != (1, 1) else (1, 1)
 
 
 def _once(problem: Problem, plan: Plan) -> bool:
@@ -110,7 +117,7 @@ def workspaces(problem: Problem, plan: Plan) -> dict[str, tuple[tuple[int, ...],
         unit = 128 // x.dtype.bytes
         found[name] = ((batch, rows, -(-columns // unit) * unit), _stored(x))
     if _queued(problem, plan):
-        found["words"] = ((1, 1), "s64")
+        found["words"] = (_words(problem, plan), "s64")
     return found
 
 
@@ -337,6 +344,9 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         values["RASTER"] = 0
     if plan.by_hand:
         values["ONCE"] = _once(problem, plan)
+        values["QUEUE"] = _queued(problem, plan)
+        if values["QUEUE"]:
+            values["WORDS"], values["WORD1"] = _words(problem, plan)
         values["BACK"] = plan.back and not values["ONCE"]
     values["OUT"] = plan.split if problem.batch == 1 else "B" if plan.split == 1 else "PARTS"
     return values

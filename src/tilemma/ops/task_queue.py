@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tilemma import atomic, event, if_, shared, trigger, var, wait, while_
+from tilemma import atomic, event, foreach, if_, shared, trigger, var, wait, while_
+from tilemma.ops.batch_plans import AHEAD
 from tilemma.ops.ring import PipelineState
 
-# The producer of a block may be so many tasks ahead of its consumers.
-AHEAD = 2
-# Numbers of a task: a multiple of four, for whole vectors.
-WORDS = 8
+# Numbers of a task, and of what a cluster shares: multiples of four, for whole vectors.
+WORDS, SHARED = 8, 4
 # Kinds of tasks: none, a whole one, and a part that another block shares.
 NONE, WHOLE, PART = range(3)
 
@@ -119,3 +118,76 @@ class Consumer(_End):
                     # Variables that are not set again: places of a tile are compared by them.
                     work(task.copy())
                     self.next(task)
+
+
+def tile(number: Any) -> Task:
+    """The tile ``number`` of a batch as a task."""
+    return Task(WHOLE, number, 0, 0, 0)
+
+
+def draw_tiles(queue: TaskQueue, first: Any, count: Any, load: Any) -> None:
+    """The producer takes tiles by number, ``first`` and others of ``count``, passes them to the consumers, and
+    calls ``load(number)`` for each."""
+    producer, number = Producer(queue), var(first)
+    with while_(lambda: number < count):
+        following = var(producer.take())
+        producer.post(tile(number))
+        load(number)
+        number.set(following)
+    producer.post(Task.none())
+    producer.finish(number, count)
+
+
+class ClusterQueue:
+    """Tiles by number for the blocks of a cluster: the first block, which ``leads``, takes the numbers of
+    ``queue``, one more ahead, and writes them to row 1 + ``cluster`` of ``words``, where all blocks read them.
+
+    The row is zero before and after the kernel.
+    """
+
+    def __init__(self, queue: TaskQueue, words: Any, cluster: Any, leads: Any) -> None:
+        self.queue, self.words, self.row, self.leads = queue, words, 1 + cluster, leads
+        self.written, self.read = event(AHEAD), event(AHEAD, ready=True)
+        self.agreed = shared("s32", SHARED)
+
+    def draw(self, first: Any, count: Any, load: Any) -> None:
+        """As `draw_tiles`, of all producers of the cluster."""
+        producer, number, following = Producer(self.queue), var(first), var(0)
+        state = PipelineState(var(0), AHEAD)
+        with if_(self.leads):
+            following.set(producer.take())
+        with while_(lambda: number < count):
+            slot = state.slot
+            wait(self.read[slot])
+            with if_(self.leads):
+                atomic.exch(self.words[self.row, slot], following.astype("s64"))
+            trigger(self.written[slot], cluster=True)
+            with if_(self.leads):
+                following.set(producer.take())
+            producer.post(tile(number))
+            load(number)
+            wait(self.written[slot])
+            number.set(self._after(number, slot))
+            trigger(self.read[slot], cluster=True)
+            state.advance()
+        producer.post(Task.none())
+        # The other blocks have read the row, and trigger nothing of this block any more.
+        for _ in foreach(AHEAD):
+            wait(self.read[state.slot])
+            state.advance()
+        with if_(self.leads):
+            for slot in range(AHEAD):
+                atomic.exch(self.words[self.row, slot], 0)
+            # Each cluster has taken two numbers that are no tiles.
+            producer.finish(following, count + self.queue.pace)
+
+    def _after(self, number: Any, slot: Any) -> Any:
+        """The number that follows: numbers grow, and a smaller one is that of before.
+
+        It passes through shared memory because the blocks' reads of one word agree.
+        """
+        value = var(0)
+        with while_(lambda: value <= number):
+            value.set(atomic.add(self.words[self.row, slot], 0).astype("s32"))
+        self.agreed[0] = value
+        return self.agreed[0]
