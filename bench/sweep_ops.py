@@ -7,7 +7,8 @@ The shapes are random, the same for the same seed and kinds, and spread over the
 rows, long K, small, batches, misaligned, 8-bit.  For each the plans that the model likes best are timed, half of
 them the best of tiles that the others do not have, and torch's product beside them.  Each shape's line has torch's
 time over that of the model's choice and over that of the fastest.  Large products are timed with a flushed L2
-cache, the others by replays of CUDA graphs over copies of the operands.
+cache, those of few rounds of the SMs also by replays of CUDA graphs, the others by replays over copies of the
+operands.
 ``--judge`` prints, by kind, the time of the model's choice over that of the fastest.
 """
 
@@ -43,7 +44,7 @@ from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 KINDS = (
     "large", "few rows", "medium rows", "long K", "small", "batches", "misaligned", "e4m3", "e4m3 blocks",
-    "e4m3 few rows", "s8", "e4m3 tensor few rows",
+    "e4m3 few rows", "s8", "e4m3 tensor few rows", "few rounds",
 )  # fmt: skip
 # The forms of the scales; other 8-bit types.
 SCALES = {"e4m3": "rows", "e4m3 few rows": "rows", "e4m3 blocks": "blocks", "e4m3 tensor few rows": "tensor"}
@@ -84,10 +85,10 @@ class Shape:
 
 # The kinds of which single launches are timed; the others are timed by graph replay, over copies of the operands
 # of so many bytes in sum, small ones only up to so many bytes.
-FLUSHED, COLD = ("large", "e4m3", "e4m3 blocks", "s8"), 120e6
+FLUSHED, COLD = ("large", "e4m3", "e4m3 blocks", "s8", "few rounds"), 120e6
 SMALL, LARGE = ("small", "batches", "misaligned"), 60e6
-# Bytes of weights of few rows, and of the operands of a batch.
-WEIGHTS, BATCH = (8e6, 500e6), 500e6
+# Bytes of weights of few rows, and of the operands of a batch; elements of a result of few rounds, at most.
+WEIGHTS, BATCH, FEW_ROUNDS = (8e6, 500e6), 500e6, 8.5e6
 
 
 def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
@@ -116,6 +117,10 @@ def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
                 continue
         elif kind == "misaligned":
             m, n, k = (between(256, 4096, 1) for _ in range(3))
+        elif kind == "few rounds":
+            m, n, k = (max(1024, between(1024, x, rng.choice((64, 16, 8)))) for x in (4096, 4096, 8192))
+            if m * n > FEW_ROUNDS:
+                continue
         else:
             m, n, k = (between(1024, 10240, 128) for _ in range(3))
         found.append(Shape(kind, m, n, k, batch))
@@ -272,9 +277,14 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
         times = replayed(runs, s.copies, rounds)
     else:
         times = flushed([partial(run, 0) for run in runs], rounds)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"plan": asdict(e.plan), "us": t, "model_us": e.seconds * 1e6} for e, t in zip(names, times, strict=False)
     ]
+    if s.kind == "few rounds":
+        steady = replayed(runs, 1, rounds)
+        extra["torch_steady_us"] = steady[-1]
+        for row, t in zip(rows, steady, strict=False):
+            row["steady_us"] = t
     return {**asdict(s), "torch_us": times[-1] if compared else None, "plans": rows, **extra}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_plans, few_rows, long_k, middle
+from tilemma.ops import batch_plans, few_rounds, few_rows, long_k, middle
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, by_columns, packed, packs, transposed, transposed_product
 from tilemma.ops.plan import (
@@ -241,7 +241,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         if not ways[0] and (turned or (by_tma and not (few or swap))):
             yield from _sharing(p, swap, on)
         usual = dict.fromkeys((*PIPELINED, *_fitted(p, 8 if turned else 16)))
-        middling = middle.applies(p) and not ways[0]
+        middling = (middle.applies(p) or few_rounds.applies(p)) and not ways[0]
         single = dict.fromkeys(middle.tiles(p, on.sms) if middling else ())
         for wide, groups in dict.fromkeys((*usual, *_balanced(p, on.sms), *single)):
             tile = tile_for(problem, wide)

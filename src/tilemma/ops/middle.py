@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops import few_rounds
 from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR
@@ -67,7 +68,7 @@ def _within_sectors(p: Problem) -> bool:
 
 def tiles(p: Problem, sms: int) -> Iterator[tuple[tuple[int, int, int], int]]:
     """(tile, warpgroups): tiles of which a whole number makes the columns of the result, for most SMs one each."""
-    if not applies(p):
+    if not (applies(p) or few_rounds.applies(p)):
         return
     m, n, _ = p.shape
     for rows, groups in ROWS:
@@ -83,7 +84,8 @@ def sharing(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], in
 
     1048x1304x2248 took 18.0 us with pairs, 14.5 us with fours that share 192 rows.
     """
-    if not (applies(p) and _within_sectors(p)):
+    wide_rows = few_rounds.applies(p) and few_rounds.within_lines(p)
+    if not (wide_rows or (applies(p) and _within_sectors(p))):
         return
     m, n, _ = p.shape
     for high, wide in SHARING:

@@ -12,7 +12,7 @@ A task adds filling the ring and storing the tile.  A product takes ceil(tasks /
 least the time that memory needs to read each operand and write the result once, and that TMA needs in each SM for
 the lines of its tasks.  Memory is slow if few bytes are on their way.  The clock is higher where the tensor cores
 wait.  Products of few rows by large weights have a model of their own, `few_rows`; so have those with a long K,
-`long_k`, and those of small and middle size, `middle`.
+`long_k`, those of small and middle size, `middle`, and larger ones of a few rounds, `few_rounds`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_model, few_rows, long_k, middle
+from tilemma.ops import batch_model, few_rounds, few_rows, long_k, middle
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
@@ -482,6 +482,8 @@ def _estimate(p: Problem, plan: Plan, on: Hardware) -> Estimate:
         return Estimate(plan, *few_rows.seconds(p, plan, on))
     if plan.kernel == "pipelined" and plan.split > 1 and not plan.by_hand and long_k.applies(p):
         return Estimate(plan, *long_k.seconds(p, plan, on))
+    if plan.kernel == "pipelined" and not plan.pack and few_rounds.applies(p):
+        return Estimate(plan, *few_rounds.seconds(p, plan, on))
     if plan.kernel == "pipelined" and not plan.pack and middle.applies(p):
         return Estimate(plan, *middle.seconds(p, plan, on))
     (m, n, k), (rows, columns, depth) = p.shape, plan.tile
