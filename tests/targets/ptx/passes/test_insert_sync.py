@@ -326,6 +326,21 @@ def test_inside_a_condition_only_those_admitted_wait():
     assert barrier.threads == 64 and barrier.id > 0
 
 
+def test_each_of_seven_roles_takes_one_named_barrier():
+    """Of 15: none is left out for the instances before."""
+    k = Scene()
+    with k.block():
+        s = k.shared()
+        with k.b.parallel(["g"], [7], WARPGROUP) as (g,):
+            for role in range(7):
+                with k.b.inthreads(binary("eq", g.value, role)), k.b.parallel(["t"], [128], THREAD) as (t,):
+                    k.b.set_element(s, [role, t], k.b.element(k.x, [role, t]))
+                    k.b.set_element(k.y, [role, t], k.b.element(s, [role, binary("sub", 127, t.value)]))
+    found = find(k.done(), Barrier)
+    assert {b.threads for b in found} == {128} and len(found) == 7
+    assert sorted(b.id for b in found) == list(range(1, 8))
+
+
 def test_loops_of_different_lengths_cannot_wait_for_one_another():
     k = Scene()
     with k.block():

@@ -364,8 +364,8 @@ def number_barriers(tree: Tree) -> None:
         key = node.part.tobytes()
         if key not in numbers:
             numbers[key] = free
-            # Instance n starts at thread n * threads.
-            free += int(classes[-1]) // threads + 1
+            # Instance n starts at thread n * threads, and has the n-th number if there are several.
+            free += int(classes[-1]) // threads + 1 if len(classes) > 1 else 1
         node.op = t.Barrier(numbers[key], threads, int(len(classes) > 1), span=node.op.span)
     if free > LIMITS["barriers"].most:
         raise TooManyBarriers(tree.block.span, have=free - 1, limit=LIMITS["barriers"].most - 1)
