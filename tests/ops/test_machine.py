@@ -217,6 +217,8 @@ def choosable() -> list[Plan]:
     # Parts of a long K.
     shapes += ((504, 392, 16384),)
     yielded = [x for shape in shapes for x in candidates(problem(*shape), Hardware())]
+    # Tiles of five warpgroups.
+    yielded += [x for x in candidates(problem(203, 20096, 9856), Hardware()) if x.groups == 5]
     # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]
     for x in yielded:
@@ -250,6 +252,15 @@ def under_schedule(plan: Plan, seed: int) -> float:
 def test_schedules(plan: Plan) -> None:
     for seed in range(20):
         assert under_schedule(plan, seed) <= 1
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_five_warpgroups_of_which_the_last_multiplies_fewer_weights(seed: int) -> None:
+    found = [x for x in candidates(problem(203, 20096, 9856), Hardware()) if x.groups == 5]
+    assert {x.ordered for x in found} == {False, True}
+    for x in found:
+        assert x.tile[0] - 64 < x.loaded < x.tile[0]
+        assert under_schedule(replace(x, stages=2, grid=1), seed) <= 1
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ COLUMNS_CONVERTED = 192
 COLUMNS_SILU_OF_THREE, COLUMNS_SCALED_SILU = 144, 120
 # Columns of three warpgroups, whose threads have 128 registers, and with an epilogue.
 COLUMNS_OF_THREE, COLUMNS_FINISHED = 200, 192
+# Columns of five, whose threads have 80 registers.
+COLUMNS_OF_FIVE = 104
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
 # are computed by hand: their plain text was slower, or has not been timed.  So are products of copies in aligned
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
@@ -172,6 +174,8 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
         return False
     if p.promote and columns > BLOCK and store != "tma":
         return False
+    if groups == 5:
+        return p.epilogue.plain and whole and columns <= COLUMNS_OF_FIVE
     if groups == 3:
         most = COLUMNS_OF_THREE if simple else COLUMNS_FINISHED if p.acc == "f32" else COLUMNS
         return not p.promote and not p.grouped and columns <= most
@@ -305,6 +309,7 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
     by_tma = size == 2 and n * size % 16 == 0 and aligned(p.out)
     if not by_tma or p.batch != 1 or m > FEW_ROWS or "col" in (p.lhs_major, p.rhs_major):
         return
+    few = few_rows.applies(p)
     rows = 64 * cdiv(m, 64)
     groups = min(rows // 64, 3) if rows < FEW_ROWS else 2
     for beside, waves, split in WAVES:
@@ -315,16 +320,18 @@ def _waves(p: Problem, on: Hardware) -> Iterator[Plan]:
             tile = tile_for(p, wide)
             store = "tma" if split == 1 else "direct"
             stages = fitting_stages(p, tile, groups, store, on, zeros=ZEROS)
+            deepest = fitting_stages(p, tile, groups, store, on, DEEPEST_RING, ZEROS) if few else stages
             widest = WIDEST_OF_256 if rows > 192 else WIDEST
             if not NARROWEST_PART <= columns <= widest or n <= columns * (beside - 1) or stages < LEAST_WAVE_RING:
                 continue
             if cdiv(k, tile[2]) < 4 * split or not fits_registers(p, wide, groups, store, split):
                 continue
             loaded = 8 * cdiv(m, 8)
-            yield Plan(
-                "pipelined", tile, groups, stages, RASTER, resident // beside, split, store,
-                cluster=(1, beside), by_hand=True, loaded=loaded if loaded < rows and tile[2] <= LINE else 0,
-            )  # fmt: skip
+            for ring in dict.fromkeys((stages, deepest)):
+                yield Plan(
+                    "pipelined", tile, groups, ring, RASTER, resident // beside, split, store,
+                    cluster=(1, beside), by_hand=True, loaded=loaded if loaded < rows and tile[2] <= LINE else 0,
+                )  # fmt: skip
 
 
 def _of_few_rows(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
@@ -332,7 +339,7 @@ def _of_few_rows(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
     deep."""
     for x in few_rows.tiles(p, swap, on):
         store, zeros = ("direct", ZEROS) if x.loaded else ("tma", 0)
-        tile, least = tile_for(p, x.shape), LEAST_RING if swap and not x.ordered else LEAST_WAVE_RING
+        tile, least = tile_for(p, x.shape), LEAST_RING if swap and x.share and not x.ordered else LEAST_WAVE_RING
         stages = fitting_stages(p, tile, x.groups, store, on, DEEPEST_RING, zeros)
         if stages >= least and fits_registers(p, x.shape, x.groups, store, 1):
             size = x.cluster[0] * x.cluster[1]

@@ -34,11 +34,17 @@ PROMPT_RING, STREAMED = 5, 256e6
 # read them at the same time; whether their tiles have all of the 64 weights of each warpgroup, or as many as give
 # all SMs as many.
 CLUSTERS = (
-    ((1, 1), True, "even"), ((2, 1), True, "whole"), ((4, 1), True, "both"), ((8, 1), True, "both"),
-    ((2, 2), True, "whole"), ((4, 2), True, "whole"), ((2, 2), False, "whole"), ((1, 4), False, "whole"),
+    ((1, 1), True, "both"), ((2, 1), True, "whole"), ((4, 1), True, "both"), ((8, 1), True, "both"),
+    ((2, 2), True, "whole"), ((4, 2), True, "whole"), ((2, 2), False, "both"), ((1, 4), False, "whole"),
+    ((1, 2), False, "even"), ((1, 2), True, "whole"),
 )  # fmt: skip
-# Columns of their tiles; weights of a tile, at least, and its warpgroups, at most, where all SMs have as many.
-NARROWEST, WIDEST, LEAST_EVEN, EVEN_GROUPS = 40, 248, 24, 2
+# Columns of their tiles, at most, and at least where they divide the rows, and of others: 2x7936x15488 took 91 us
+# in clusters of eight that share eight rows, 55 us without.
+WIDEST, NARROWEST_PART, NARROWEST = 248, 24, 40
+# Weights of a tile, at least, and at most, where all SMs have as many.
+LEAST_EVEN, MOST_EVEN = 24, 320
+# Columns, at most, of tiles whose steps have twice as many elements.
+DEEP = 64
 # Tiles of the rows beside each other, at most; columns of those that are not transposed, and of transposed ones of
 # 256 weights.
 MOST_BESIDE, WIDEST_BESIDE, WIDEST_OF_256 = 4, 256, 192
@@ -159,16 +165,31 @@ def _transposed(p: Problem, on: Hardware) -> Iterator[Tiles]:
     m, n, _ = p.shape
     for (high, wide), share, kind in CLUSTERS:
         columns, clusters = 8 * cdiv(cdiv(n, wide), 8), on.resident(high * wide) // (high * wide)
-        if not NARROWEST <= columns <= WIDEST or cdiv(n, columns) != wide:
+        narrowest = NARROWEST_PART if wide > 1 else NARROWEST if high > 1 else 0
+        if not narrowest <= columns <= WIDEST or cdiv(n, columns) != wide:
             continue
-        for groups in (1, 2, 3)[: 3 if share else 2] if kind != "even" else ():
+        for groups in (1, 2, 3) if kind != "even" else ():
             if m > 64 * groups * (high - 1):
                 yield Tiles((64 * groups, columns, 64), groups, 0, (high, wide), share)
+                if groups == 1 and columns <= DEEP:
+                    yield Tiles((64 * groups, columns, 128), groups, 0, (high, wide), share)
         for rounds in (1, 2) if kind != "whole" else ():
             height = 8 * cdiv(cdiv(m, rounds * clusters * high), 8)
-            groups = cdiv(height, 64)
-            if height >= LEAST_EVEN and height % 64 and groups <= EVEN_GROUPS:
-                yield Tiles((64 * groups, columns, 64), groups, height, (high, wide), share)
+            if LEAST_EVEN <= height <= MOST_EVEN and (height % 64 or height > 192):
+                yield _even(height, columns, (high, wide), share)
+
+
+def _even(
+    height: int, columns: int, cluster: tuple[int, int] = (1, 1), share: bool = True, ordered: bool = False
+) -> Tiles:
+    """Tiles of the transposed product that load ``height`` weights.  A warpgroup multiplies 64, of four 128; five
+    have few registers each.
+
+    203x20096x9856 took 142 us in tiles of 256x72, 132 us in 66 x 2 of 312 weights by 104 rows.
+    """
+    parts = cdiv(height, 64)
+    loaded = height if height % 64 else 0
+    return Tiles((64 * parts, columns, 64), 2 if parts == 4 else parts, loaded, cluster, share, ordered)
 
 
 def _beside(p: Problem, on: Hardware) -> Iterator[Tiles]:
@@ -180,7 +201,8 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Tiles]:
         for rounds in (1, 2):
             columns = 8 * cdiv(cdiv(n, rounds * clusters), 8)
             if cdiv(m, 64 * groups) == beside and NARROWEST <= columns <= WIDEST_BESIDE:
-                yield Tiles((64 * groups, columns, 64), groups, 0, (beside, 1), False)
+                for share in (False, True)[: 1 + (columns % (8 * beside) == 0)]:
+                    yield Tiles((64 * groups, columns, 64), groups, 0, (beside, 1), share)
 
 
 def _in_order(p: Problem, swap: bool, on: Hardware) -> Iterator[Tiles]:
@@ -200,8 +222,8 @@ def _in_order(p: Problem, swap: bool, on: Hardware) -> Iterator[Tiles]:
         wide = [8 * cdiv(cdiv(many, rounds * (on.sms // beside)), 8) for rounds in (1, 2)]
         if swap:
             for x in wide:
-                if x % 64 and LEAST_EVEN <= x <= 64 * EVEN_GROUPS:
-                    yield Tiles((64 * cdiv(x, 64), held, 64), cdiv(x, 64), x, ordered=True)
+                if LEAST_EVEN <= x <= MOST_EVEN and (x % 64 or x > ROWS):
+                    yield _even(x, held, ordered=True)
             for height in (64, 128, 192, 256) if held <= WIDEST else ():
                 if height < ROWS or held <= WIDEST_OF_256:
                     yield Tiles((height, held, 64), height // 64 if height < ROWS else 2, ordered=True)
