@@ -9,6 +9,8 @@ their way, and if the last of several rounds leaves SMs out,
 - the L2 cache, all SMs together, and the port of each,
 - the way from memory: a slot of the ring is filled again after so long, and one or two are being multiplied,
 - the tensor cores, and shared memory.
+
+Timings of plans like the one in question correct it (`few_rows_timings`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.few_rows_timings import Timed, factor
 from tilemma.ops.limits import described, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE
@@ -78,6 +81,8 @@ EVEN = 1.05
 ORDERED, ORDER = 1.05, 3.5e-7
 # The exponent of the smooth maximum.
 SMOOTH = 4.06
+# Timings correct what takes less than so many times the least that memory or the tensor cores need.
+FAR = 2.0
 # Seconds of a launch, of one of clusters, of each step, of each tile, of each further warpgroup of it, and of an
 # element that is stored by TMA and otherwise.
 START, CLUSTER, STEP, TILE, GROUP = 9.83e-7, 8.96e-7, 7.48e-9, 3.32e-7, 1.38e-7
@@ -306,6 +311,25 @@ def _limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
 
 def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     """The time of ``plan`` for ``p``, transposed already if the plan says so, and what bounds it."""
+    total, why = modelled(p, plan, on)
+    m, n, k = p.shape
+    least = max(max(m, n) * k * p.lhs.dtype.bytes / on.memory, 2 * m * n * k / (on.sms * on.tensor * on.clock))
+    # Looking up the timings takes twice as long as the model.
+    return total * (factor(timed(p, plan, on)) if total < FAR * (least + START) else 1.0), why
+
+
+def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
+    """The plan as `few_rows_timings` knows it."""
+    f, (tall, _, _) = _placed(p, plan, on), plan.tile
+    return Timed(
+        f.rows, f.weights, p.shape[2], f.size, f.held, f.wide, f.depth // f.size, tall // plan.groups, plan.groups,
+        plan.stages, *plan.cluster, int(plan.share), int(plan.swap), plan.store, plan.split, plan.loaded,
+        int(plan.prompt), int(bool(plan.streamed)), int(plan.ordered), f.tasks, f.together,
+    )  # fmt: skip
+
+
+def modelled(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
+    """`seconds` by the formula of this file's head alone."""
     f, (m, n, k), (rows, columns, _) = _placed(p, plan, on), p.shape, plan.tile
     limits, steps = _limits(f, k, on), f.rounds * f.steps
     total = smooth_maximum(limits.values(), SMOOTH)
