@@ -25,6 +25,7 @@ from tilemma.ops.plan import (
     straddling,
 )
 from tilemma.ops.problem import Problem
+from tilemma.ops.registers import COLUMNS_OF_THREE, WIDEST_FINISHED, fits_registers, promotable
 from tilemma.ops.requests import LINE
 from tilemma.ops.resident_plans import resident_plans
 
@@ -36,8 +37,8 @@ LARGEST_RING = 8
 DEEPEST_RING = 13
 # Stages that few rows have in any case.
 LEAST_RING = 5
-# Columns of tiles of all columns, and of those whose warpgroups have the registers for an epilogue.
-WIDEST_FITTED, WIDEST_FINISHED = 248, 224
+# Columns of tiles of all columns.
+WIDEST_FITTED = 248
 # More columns and the pieces of a store do not fit beside the sums of 128 rows.
 WIDEST_OF_256 = 192
 # Tiles that are chosen for the number of them: rows and warpgroups, columns, in how many numbers of rounds each,
@@ -96,22 +97,6 @@ PIPELINED = (
     ((64, 32, 128), 1),
     ((64, 16, 128), 1),
 )
-# Their registers do not hold an epilogue and the addresses of direct stores at the same time.
-SPILLING = ((256, 128, 64), (64, 256, 64))
-# Those of integers are converted to f32 for an epilogue.
-SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
-# A thread has room for the sums of so many columns, and for addresses and an epilogue besides, where its
-# warpgroup has 128 rows, and where it is one of three; where the epilogue adds a matrix, for fewer; where that
-# one's warpgroup has 64 rows; and where these are scaled, of 4 bytes, not stored by TMA, or belong to groups.
-COLUMNS, COLUMNS_ADDED, COLUMNS_ADDED_WIDE, COLUMNS_UNALIGNED = 128, 96, 224, 152
-# Columns of 64 rows whose integers become f32, stored from registers, or in groups, or with an addend.
-COLUMNS_CONVERTED = 192
-# Columns of three warpgroups whose epilogue is silu, and where scales are multiplied besides.
-COLUMNS_SILU_OF_THREE, COLUMNS_SCALED_SILU = 144, 120
-# Columns of three warpgroups, whose threads have 128 registers, and with an epilogue.
-COLUMNS_OF_THREE, COLUMNS_FINISHED = 200, 192
-# Columns of five, whose threads have 80 registers.
-COLUMNS_OF_FIVE = 104
 # Blocks of a cluster along M and N, and whether they share.  Products in clusters, of groups and of promoted sums
 # are computed by hand: their plain text was slower, or has not been timed.  So are products of copies in aligned
 # rows: the compiler does not pipeline their plain text, because the extents are no multiples of 16 bytes.
@@ -132,64 +117,6 @@ def tile_for(problem: Problem, tile: tuple[int, int, int]) -> tuple[int, int, in
     """``tile``, of 16-bit elements, for the operands: as many bytes along K, or the `BLOCK` that is promoted."""
     m, n, k = tile
     return m, n, BLOCK if problem.promote else k * 2 // problem.lhs.dtype.bytes
-
-
-def promotable(problem: Problem, tile: tuple[int, int, int], groups: int) -> bool:
-    """Whether registers hold a tile and the products of a step, which are added in parts of 128 columns, and no
-    part has columns of two blocks of scales."""
-    if not problem.promote:
-        return True
-    rows, columns = tile[0] // groups, tile[1]
-    if problem.right.kind == "blocks" and columns < BLOCK < problem.shape[1] and BLOCK % columns:
-        return False
-    halves = columns == 256 and groups == 2 and problem.right.kind != "steps"
-    return rows == 64 and (columns <= BLOCK or halves)
-
-
-def _holds_addend(p: Problem, rows: int, columns: int, groups: int, store: str) -> bool:
-    """Whether the threads of a warpgroup of ``rows`` rows hold the addresses of an addend, too."""
-    if p.promote:
-        return not (p.grouped and columns > BLOCK)
-    if groups == 3 or rows == 128:
-        return columns <= COLUMNS_ADDED and (groups == 3 or store == "tma" or columns < COLUMNS_ADDED)
-    simple = store == "tma" and not (p.grouped or p.left.final or p.right.final) and p.out.dtype.bits <= 16
-    return columns <= (COLUMNS_ADDED_WIDE if simple else COLUMNS_UNALIGNED)
-
-
-def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: str, split: int) -> bool:
-    """Whether the kernel of ``tile``, of 16-bit operands, keeps to its registers."""
-    rows, columns = tile[0] // groups, tile[1]
-    simple, whole = p.plain, split == 1
-    if p.epilogue.addend and whole and not _holds_addend(p, rows, columns, groups, store):
-        return False
-    # An exponential and a division beside the sums.
-    if p.epilogue.activation == "silu" and whole and not p.promote:
-        of_three = COLUMNS_SCALED_SILU if p.left.final or p.right.final else COLUMNS_SILU_OF_THREE
-        most = of_three if groups == 3 else COLUMNS - 1 if rows == 128 else WIDEST_FINISHED
-        if p.grouped and p.acc == "s32":
-            most = min(most, COLUMNS)
-        if columns > most:
-            return False
-    if not simple and columns > WIDEST_FINISHED and columns % 64:
-        return False
-    if p.promote and columns > BLOCK and store != "tma":
-        return False
-    if groups == 5:
-        return p.epilogue.plain and whole and columns <= COLUMNS_OF_FIVE
-    if groups == 3:
-        most = COLUMNS_OF_THREE if simple else COLUMNS_FINISHED if p.acc == "f32" else COLUMNS
-        return not p.promote and not p.grouped and columns <= most
-    if rows == 128 and columns > COLUMNS:
-        return simple and whole and store in ("tma", "rows") and not p.grouped and p.lhs.dtype.bits == 16
-    # Groups: 8192 rows by 32 x 2048 x 7168 took 599 us with tiles of 256x128, 440 us with 128x256.
-    if rows == 128 and columns == COLUMNS and (p.grouped or not whole):
-        return False
-    if p.acc == "s32" and whole and not simple and not p.promote:
-        more = store == "direct" or p.grouped or p.epilogue.addend
-        if tile in SPILLING_INTEGERS or (more and columns > COLUMNS_CONVERTED):
-            return False
-    spilling = tile in SPILLING and (not simple or (p.grouped and rows == 128))
-    return not (spilling and store == "direct" and whole and not p.promote)
 
 
 def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:

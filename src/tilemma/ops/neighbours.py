@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import candidates
+from tilemma.ops import candidates, registers
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Estimate, Hardware, Plan
 from tilemma.ops.problem import Problem
@@ -85,5 +85,5 @@ def widened(p: Problem, plan: Plan, more: int, on: Hardware) -> Plan | None:
     zeros = candidates.ZEROS if plan.loaded else 0
     stages = candidates.fitting_stages(p, tile, plan.groups, plan.store, on, zeros=zeros)
     stages = min(stages, max(plan.stages, candidates.LARGEST_RING))
-    fits = candidates.fits_registers(p, of_16_bits, plan.groups, plan.store, plan.split)
+    fits = registers.fits_registers(p, of_16_bits, plan.groups, plan.store, plan.split)
     return replace(plan, tile=tile, stages=stages) if fits and stages >= 2 else None
