@@ -29,7 +29,7 @@ from tilemma.launch import Launch
 from tilemma.passes import Decision
 from tilemma.records import record
 from tilemma.targets.ptx import print_module
-from tilemma.targets.ptx.lower import Lowered, lower
+from tilemma.targets.ptx.lower import Lowered, expected_option, lower
 from tilemma.targets.ptx.passes import PASSES, TARGET_PASSES, run
 from tilemma.targets.ptx.passes.insertions import insertions
 
@@ -220,7 +220,12 @@ class Compiled(Displayed):
     def explain(self) -> Explanation:
         """The plan, with register counts if ptxas is installed."""
         launches = [
-            {"entry": x.entry, "threads": prod(x.block), "shared": x.shared}
+            {
+                "entry": x.entry,
+                "threads": prod(x.block),
+                "shared": x.shared,
+                "option": unit.lane.option,
+            }
             for unit in self.lowered
             for x in (unit.launch,)
         ]
@@ -273,6 +278,7 @@ def ready(
     identity: Callable[[], str],
     arch: str,
     facts: Facts,
+    front: Callable[[], t.Kernel],
     compile_now: Callable[[], Compiled],
     assemble_for: str | None = None,
     is_wanted: Callable[[Sequence[Launch]], bool] = lambda launches: True,
@@ -281,8 +287,9 @@ def ready(
 
     ``identity`` gives the key of everything that they depend on except target and facts, with the compiler's
     fingerprint in it; where the cache is empty, it is asked for while ptxas works.  With ``assemble_for``, the
-    architecture of the present GPU, ptxas is started at once and gets the PTX as soon as it is printed, and the
-    checks run at the same time, if the launches are those that ``is_wanted``.
+    architecture of the present GPU, ptxas is started as soon as ``front`` has given the tile IR that
+    ``compile_now`` starts from, and gets the PTX when it is printed, and the checks run at the same time, if the
+    launches are those that ``is_wanted``.
     """
     rest = arch, repr(sorted(facts.items())), registered_key(), catalogue.declared_key
     store = DiskCache("ptx")
@@ -294,6 +301,9 @@ def ready(
         seek("ptxas")
     with uncollected(), ExitStack() as open_ones:
         ahead = None if assemble_for is None else open_ones.enter_context(Ahead(assemble_for))
+        if ahead is not None:
+            option = expected_option(with_facts(front(), facts), arch)
+            ahead.expect((option,) if option else ())
         compiled, assembly = compile_now(), None
         if assemble_for is not None and is_wanted(compiled.unchecked_launches):
             with suppress(NoPtxas):  # the driver has an assembler too

@@ -63,7 +63,8 @@ class Explanation(Displayed):
         for x in self.launches:
             registers = f", {self.registers} registers a thread" if self.registers else ""
             size = f"{x['threads']} threads a block, {x['shared']} bytes of shared memory"
-            lines.append(f"  launch {x['entry']}: {size}{registers}")
+            option = f", for ptxas {x['option']}" if x["option"] else ""
+            lines.append(f"  launch {x['entry']}: {size}{registers}{option}")
         for m in self.multiplies:
             counts = "x".join(str(n) for n in m["tiles"])
             reason = f"; {m['reason']}" if m.get("reason") else ""
@@ -110,7 +111,7 @@ def explain(
     inserted: list[dict[str, Any]],
     registers: int | None = None,
 ) -> Explanation:
-    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes, ptxas's level of each launch;
+    """The plan of a decided kernel.  ``launches``: entry, threads, shared bytes, ptxas's option of each launch;
     ``inserted``: the inserted synchronisation."""
     table = declarations(kernel)
     ops = list(walk(kernel.body))

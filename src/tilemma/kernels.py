@@ -276,6 +276,7 @@ class Kernel(Drawn):
                         cache(lambda: (self._identity(constants) or identity(self.traced(**constants))) + values),
                         arch,
                         facts,
+                        lambda: as_variant(self._fronted(constants, chosen)[0], variant),
                         lambda: self._decided(arch, facts, constants, chosen, variant),
                         assemble_for,
                         lambda launches: not better_variant(launches, sizes),

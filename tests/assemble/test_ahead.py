@@ -65,7 +65,7 @@ def _run(ahead: Ahead) -> runs.Run:
 
 def test_the_machine_code_is_that_of_a_run_with_a_file(tmp_path: Path) -> None:
     tool("ptxas")
-    with Ahead("sm_90") as ahead:
+    with Ahead("sm_90").expect() as ahead:
         run = _run(ahead)
         with begin(PTX, "sm_90", ahead=ahead) as assembly:
             cubin = assembly.result()
@@ -82,7 +82,7 @@ def test_an_error_keeps_its_place(tmp_path: Path) -> None:
         assemble(wrong, "sm_90")
     with (
         pytest.raises(PtxRejected) as caught,
-        Ahead("sm_90") as ahead,
+        Ahead("sm_90").expect() as ahead,
         begin(wrong, "sm_90", ahead=ahead) as assembly,
     ):
         assembly.result()
@@ -94,7 +94,7 @@ def test_an_error_keeps_its_place(tmp_path: Path) -> None:
 def test_both_times_it_reads_the_whole_text(begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _reading(tmp_path, monkeypatch)
     text = PTX + "// a remark\n" * 20_000  # more than a pipe holds unless it is asked to
-    with Ahead("sm_80") as ahead:
+    with Ahead("sm_80").expect() as ahead:
         if begun:
             _begun(tmp_path)
         with begin(text, "sm_80", ahead=ahead) as assembly:
@@ -106,7 +106,7 @@ def test_both_times_it_reads_the_whole_text(begun: bool, tmp_path: Path, monkeyp
 
 def test_a_run_without_a_text_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _reading(tmp_path, monkeypatch)
-    with Ahead("sm_80") as ahead:
+    with Ahead("sm_80").expect() as ahead:
         run = _run(ahead)
         _begun(tmp_path)
         assert run.process.process.poll() is None
@@ -153,7 +153,7 @@ def test_where_it_does_not_serve_another_run_is_started(
     if why == "no pipe":
         monkeypatch.setattr(os, "mkfifo", lambda *_: (_ for _ in ()).throw(OSError("no pipes here")))
     options = ["-lineinfo"] if why == "options" else []
-    with Ahead("sm_86" if why == "another target" else "sm_80") as ahead:
+    with Ahead("sm_86" if why == "another target" else "sm_80").expect() as ahead:
         if why == "it has ended":
             _run(ahead).process.stop()
         with begin(PTX, "sm_80", options=options, ahead=ahead) as assembly:
@@ -163,12 +163,28 @@ def test_where_it_does_not_serve_another_run_is_started(
     assert _left(tmp_path) == []
 
 
+def test_the_run_is_started_with_the_expected_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _reading(tmp_path, monkeypatch)
+    text = "// ptxas -Ofc=min\n" + PTX
+    with Ahead("sm_80").expect(["-Ofc=min"]) as ahead, begin(text, "sm_80", ahead=ahead) as assembly:
+        assert assembly.result().bytes == IMAGE
+        assert assembly.run.purpose[2] == ("-Ofc=min",) and ahead._run is None
+    assert (tmp_path / "texts").read_text() == repr([text] * 2)
+
+
+def test_without_expected_options_no_run_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _reading(tmp_path, monkeypatch)
+    with Ahead("sm_80") as ahead:
+        assert ahead.tool is not None and ahead._run is None
+    assert _left(tmp_path) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_process_does_not_keep_the_text_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _reading(tmp_path, monkeypatch)
     monkeypatch.setenv("TILEMMA_TOOL_SECONDS", "20")
     find_tool("ptxas")
-    with Ahead("sm_80") as ahead:
+    with Ahead("sm_80").expect() as ahead:
         _begun(tmp_path)
         done, wait = os.pipe()
         child = os.fork()

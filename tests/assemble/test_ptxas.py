@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from fake_tools import elf_image, fake_tool, writes
 
 from tilemma.assemble import (
     DiskCache,
@@ -25,7 +26,7 @@ from tilemma.assemble import (
     source_position,
     toolchain,
 )
-from tilemma.assemble.ptxas import parse_messages, parse_usage
+from tilemma.assemble.ptxas import parse_messages, parse_usage, stated_options
 from tilemma.errors import register_source
 
 PTX = """.version 8.0
@@ -93,6 +94,57 @@ def test_assembles_for_the_device_and_reports_usage() -> None:
         assert [e.name for e in cubin.entries] == ["sum"]
 
 
+@pytest.mark.parametrize(
+    ("release", "options", "fast"),
+    [
+        ("13.5.0", [], True),
+        ("14.0.1", ["-lineinfo"], True),
+        ("13.4.9", [], False),
+        ("13.5.0", ["-O0"], False),
+        ("13.5.0", ["--opt-level", "3"], False),
+        ("13.5.0", ["--Ofast-compile=0"], False),
+    ],
+)
+def test_the_first_line_asks_for_fast_compilation(
+    release: str, options: list[str], fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"open({str(tmp_path / 'calls')!r}, 'a').write(repr('-Ofc=min' in sys.argv))\n"
+    head = f"if '--version' in sys.argv: sys.exit(print('V{release}'))"
+    path = fake_tool(tmp_path / "bin", script + writes(elf_image(80, "sum")), head=head)
+    monkeypatch.setenv("TILEMMA_PTXAS", path)
+    assemble("// ptxas -Ofc=min\n" + PTX, "sm_80", options=options)
+    assert (tmp_path / "calls").read_text() == repr(fast)
+
+
+@pytest.mark.parametrize(
+    "line", ["// ptxas -O4", "// ptxas -Ofc=min --warn-on-spills", "// ptxas --help", "// by ptxas -Ofc=min"]
+)
+def test_the_first_line_has_no_other_options(line: str) -> None:
+    assert stated_options("// ptxas -Ofc=min\n" + PTX) == ("-Ofc=min",)
+    assert stated_options(f"{line}\n" + PTX) == ()
+
+
+@needs_ptxas
+def test_ptxas_takes_the_option_of_the_first_line() -> None:
+    stated = "// ptxas -Ofc=min\n" + PTX
+    assert disassemble(assemble(stated, "sm_80")) == disassemble(assemble(PTX, "sm_80", options=["-Ofc=min"]))
+
+
+def test_code_that_spills_with_the_option_is_assembled_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spills = "    8 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads"
+    script = f"""print("ptxas info    : Function properties for sum")
+print({spills!r} if "-Ofc=min" in sys.argv else {spills.replace("8", "0")!r})
+open({str(tmp_path / "calls")!r}, "a").write(repr("-Ofc=min" in sys.argv) + " ")
+{writes(elf_image(80, "sum"))}"""
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", script))
+    stated = "// ptxas -Ofc=min\n" + PTX
+    assert not assemble(stated, "sm_80").spills and assemble(stated, "sm_80").cached
+    assert (tmp_path / "calls").read_text() == "True False "
+    assert assemble(stated, "sm_80", options=["-Ofc=min"]).spills
+
+
 @needs_ptxas
 def test_stack_shared_memory_and_local_accesses_are_seen() -> None:
     cubin = assemble(SPILLING, "sm_90")
@@ -146,7 +198,7 @@ def test_the_cache_answers_and_survives_damage(own_cache: Path) -> None:
     first = assemble(PTX, "sm_80")
     again = assemble(PTX, "sm_80")
     assert again == first and again.cached and not first.cached
-    assert not assemble(PTX, "sm_80", options=["-O1"]).cached
+    assert not assemble(PTX, "sm_80", options=["-Ofc=min"]).cached
     assert not assemble(PTX, "sm_86").cached
     for file in (own_cache / "cubin").glob("*/*"):
         file.write_bytes(file.read_bytes()[:-1])

@@ -88,6 +88,13 @@ def test_instruction_with_a_guard() -> None:
     assert code(op) == ["@!%p st.shared.b32 [%a+4], %b;", "ret;"]
 
 
+def test_the_option_of_ptxas_is_the_first_line_if_all_entries_agree() -> None:
+    fast, other = kernel(name="a", option="-Ofc=min"), kernel(name="b")
+    assert print_kernel(fast).split("\n")[:2] == ["// ptxas -Ofc=min", ".version 7.0"]
+    assert print_module([fast, fast]).startswith("// ptxas -Ofc=min\n")
+    assert print_module([fast, other]).startswith(".version 7.0\n") and "ptxas" not in print_kernel(other)
+
+
 def test_directives() -> None:
     text = print_kernel(
         kernel(

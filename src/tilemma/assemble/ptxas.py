@@ -19,7 +19,7 @@ from ..errors import Note, Span, ToolError, register_source, source_line
 from . import elf
 from .cache import DiskCache
 from .process import Stopped, content, tail
-from .runs import Ahead, Run
+from .runs import FAST_COMPILE, Ahead, Run
 from .toolchain import Tool, find_tool
 
 _PTX = instance("PTX text", str)
@@ -295,15 +295,21 @@ class Assembly:
         key: Callable[[], str],
         store: DiskCache,
         ahead: Ahead | None = None,
+        stated: Sequence[str] = (),
     ) -> None:
         """Starts ``tool``, whose result ``store`` keeps by ``key``, or takes what was started ``ahead``.
 
+        ``stated``: options in the text, before ``options``; code that spills with them is assembled without them.
         Raises PtxasFailed.
         """
         self.ptx, self.arch, self.tool, self.key, self.store = ptx, arch, tool, key, store
-        taken = None if ahead is None else ahead.take(tool, arch, options, ptx)
+        self.options, self.stated = options, stated
+        taken = None if ahead is None else ahead.take(tool, arch, (*stated, *options), ptx)
+        self.run = taken or self._started(stated)
+
+    def _started(self, stated: Sequence[str]) -> Run:
         try:
-            self.run = taken or Run(tool.path, arch, options, ptx)
+            return Run(self.tool.path, self.arch, (*stated, *self.options), self.ptx)
         except (OSError, ValueError) as error:
             raise self._failed("not run", str(error)) from None
 
@@ -315,8 +321,18 @@ class Assembly:
 
     def result(self) -> Cubin:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
+        cubin = self._ended()
+        if cubin.spills and self.stated:
+            self.run.end()
+            self.run = self._started(())
+            cubin = self._ended()
+        self.store.put(self.key(), _pack(cubin))
+        return cubin
+
+    def _ended(self) -> Cubin:
+        """The machine code of the present run."""
         try:
-            key = self.key()  # computed while ptxas works
+            _ = self.tool.digest  # for the key: computed while ptxas works
             status = self.run.process.wait()
             seconds = time.perf_counter() - self.run.process.began
             output = self._output()
@@ -333,9 +349,7 @@ class Assembly:
             raise self._failed("wrote nothing", tail(output))
         if (wrong := elf.problem(image, self.arch, elf.entries_of(self.ptx))) is not None:
             raise self._failed(f"wrote no such machine code: {wrong}", tail(output))
-        cubin = _cubin(image, self.arch, self.tool, output, seconds)
-        self.store.put(key, _pack(cubin))
-        return cubin
+        return _cubin(image, self.arch, self.tool, output, seconds)
 
     def _output(self) -> str:
         """The text that ptxas printed; of a long one the end."""
@@ -345,6 +359,15 @@ class Assembly:
 
     def _failed(self, reason: str, text: str) -> PtxasFailed:
         return PtxasFailed(version=self.tool.release, arch=self.arch, reason=reason, text=text)
+
+
+_STATED = re.compile(r"// ptxas (-Ofc=min)$", re.MULTILINE)
+
+
+def stated_options(ptx: str) -> tuple[str, ...]:
+    """The option in the first line of ``ptx`` (`// ptxas -Ofc=min`), if it has one."""
+    match = _STATED.match(ptx)
+    return (match[1],) if match else ()
 
 
 @record
@@ -419,6 +442,8 @@ def begin(
     if tool.version < SOUND_REGISTER_A and (pending := register_a_in_flight(ptx)):
         needed = ".".join(map(str, SOUND_REGISTER_A))
         raise PtxasTooOld(version=tool.release, pending=pending, needed=needed)
+    given = any(o.startswith(("-O", "--O", "--opt-level")) for o in options)
+    stated = () if given or tool.version < FAST_COMPILE else stated_options(ptx)
     store = cache if cache is not None else DiskCache("cubin")
     named = _format(), ptx, arch, tuple(options), tool.version, tool.path
 
@@ -427,16 +452,17 @@ def begin(
 
     if not store.is_empty() and (found := store.read(key(), lambda data: _unpack(data, ptx, arch))) is not None:
         return Stored(found)
-    return Assembly(ptx, arch, options, tool, key, store, ahead)
+    return Assembly(ptx, arch, options, tool, key, store, ahead, stated)
 
 
 def assemble(ptx: str, arch: str, *, options: Sequence[str] = (), cache: DiskCache | None = None) -> Cubin:
     """Assemble ``ptx`` for ``arch`` (`sm_90a`): the machine code with what ptxas says of it.
 
     ``arch`` is the device's and may be later than the PTX's `.target` (PTX for sm_80 assembles for sm_90).
-    ``options`` go to ptxas as they are.  The result is kept on disk under a hash of PTX, arch, options and ptxas:
-    its release, its path and the hash of its file.  Raises NoPtxas, PtxRejected (with the PTX line, and the source
-    line through `.loc`), PtxasTooOld, PtxasFailed.
+    ``options`` go to ptxas as they are, behind the option that the PTX asks for (`stated_options`) unless they
+    have one of its kind.  The result is kept on disk under a hash of PTX, arch, options and ptxas: its release,
+    its path and the hash of its file.  Raises NoPtxas, PtxRejected (with the PTX line, and the source line through
+    `.loc`), PtxasTooOld, PtxasFailed.
     """
     with begin(ptx, arch, options=options, cache=cache) as assembly:
         return assembly.result()

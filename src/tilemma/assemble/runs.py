@@ -23,6 +23,8 @@ from .toolchain import Search, Tool
 # ptxas takes some 7,000 pages of 4 KiB one by one, a tenth of its time.  glibc (manual, Memory Allocation
 # Tunables) takes large ones where the kernel allows it; other libraries do not look here.
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"}
+# The release of ptxas from which on PTX may ask for fast compilation: the one whose code was measured.
+FAST_COMPILE = (13, 5)
 # Bytes that a pipe may hold (Linux, pipe-max-size); a longer text starts a run of its own.
 _LARGEST = 1 << 20
 
@@ -113,20 +115,25 @@ class Run:
 class Ahead:
     """A run of ptxas for ``arch`` that is started while there is no text yet, and the search for ptxas.
 
-    Both processes are started at once, in this thread: another one would wait for the interpreter's lock after
-    each step, for as long as compiling takes.  As a context manager, it ends the run unless that was taken.
+    Both processes are started in this thread: another one would wait for the interpreter's lock after each step,
+    for as long as compiling takes.  As a context manager, it ends the run unless that was taken.
     """
 
     def __init__(self, arch: str) -> None:
+        self.arch = arch
         self._search = Search("ptxas")
         self._run: Run | None = None
-        with contextlib.suppress(OSError, ValueError):  # a run that is not ahead reports it
-            path = self._search.likely
-            if sys.platform == "linux" and path is not None:
-                self._run = Run(path, arch)
         self._search.ask()
         if not DiskCache("cubin").is_empty():  # results of it may be kept
             threading.Thread(target=self._hash, daemon=True).start()
+
+    def expect(self, options: Sequence[str] = ()) -> Ahead:
+        """Starts the run, for a text that will probably be assembled with ``options``."""
+        with contextlib.suppress(OSError, ValueError):  # a run that is not ahead reports it
+            path = self._search.likely
+            if sys.platform == "linux" and path is not None:
+                self._run = Run(path, self.arch, options)
+        return self
 
     def _hash(self) -> None:
         with contextlib.suppress(ToolError):

@@ -278,7 +278,8 @@ class LaneKernel:
     """An entry point.
 
     ``threads`` of a CTA; ``shared`` bytes of dynamic shared memory, aligned to ``shared_alignment``;
-    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.
+    ``min_blocks``, ``max_registers`` and ``cluster`` become directives.  ``option``: that of ptxas
+    which keeps the order of the code.
     """
 
     name: str
@@ -292,3 +293,4 @@ class LaneKernel:
     max_registers: int | None = None
     cluster: tuple[int, int, int] | None = None
     locals: tuple[LaneLocal, ...] = ()
+    option: str = ""

@@ -31,7 +31,10 @@ def print_module(kernels: Sequence[lane.LaneKernel], arch: str | None = None) ->
     files = _files(found)
     strings: dict[str, str] = {}
     bodies = [_Printer(k, files, strings).entry() for k in kernels]
-    lines = [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
+    option = kernels[0].option if len({k.option for k in kernels}) == 1 else ""
+    # `assemble` reads the option from this line.
+    lines = [f"// ptxas {option}"] if option else []
+    lines += [f".version {major}.{minor}", f".target {arch}", ".address_size 64", ""]
     lines += [f'.file {n} "{_escaped(name)}"' for name, n in files.items()]
     alignment = max((k.shared_alignment for k in kernels), default=16)
     if any(k.shared for k in kernels):

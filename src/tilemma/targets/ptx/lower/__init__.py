@@ -29,6 +29,7 @@ from tilemma.targets.ptx.lower import (
 )
 from tilemma.targets.ptx.lower.context import HANDLERS
 from tilemma.targets.ptx.lower.expressions import EVALUATORS
+from tilemma.targets.ptx.lower.interleave_multiplies import expected_option
 from tilemma.targets.ptx.lower.launches import GridNotComputable, Lowered, lower
 from tilemma.targets.ptx.lower.refusals import NotLowered
 
@@ -39,6 +40,6 @@ require_all(EVALUATORS, (Element, FragmentElement, Call), "the lowering of expre
 
 __all__ = [
     "GridNotComputable", "Lowered", "NotLowered", "atomics", "control", "copies", "diagnostics", "elements",
-    "events", "fragments", "futures", "lane_work", "loads", "lower", "mathlib", "mma", "storage", "stores",
-    "sync", "tma",
+    "events", "expected_option", "fragments", "futures", "lane_work", "loads", "lower", "mathlib", "mma",
+    "storage", "stores", "sync", "tma",
 ]  # fmt: skip

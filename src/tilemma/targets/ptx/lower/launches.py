@@ -27,6 +27,7 @@ from tilemma.targets.ptx.lower.control import (
 )
 from tilemma.targets.ptx.lower.events import MBARRIER, initialise
 from tilemma.targets.ptx.lower.futures import place_rotating
+from tilemma.targets.ptx.lower.interleave_multiplies import with_multiplies_interleaved
 from tilemma.targets.ptx.lower.linear import Linear
 from tilemma.targets.ptx.lower.local_registers import with_locals_in_registers
 from tilemma.targets.ptx.lower.memory import default_plan
@@ -124,7 +125,7 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         cluster=(lo.cluster.size, 1, 1) if lo.cluster is not None else None,
         locals=tuple(lo.locals),
     )
-    lane = with_locals_in_registers(lane)
+    lane = with_multiplies_interleaved(with_locals_in_registers(lane))
     read, written = accesses(op)
     grid, checks = _grid(lo, op) if cluster is None else _cluster_grid(cluster, lo)
     plan = launch.Launch(
