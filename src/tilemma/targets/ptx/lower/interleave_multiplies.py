@@ -135,13 +135,20 @@ def _steps(body: LaneBody) -> list[_Step]:
 
 
 def _is_main_loop(body: LaneBody) -> bool:
-    """Whether ``body`` is straight-line code of long steps, each of which loads operands of the next one."""
-    if not all(isinstance(x, (Instr, AtomInstr, CopyInstr, Comment)) for x in body):
+    """Whether ``body`` is straight-line code of long steps, each of which loads operands of the next one, with
+    copies and barriers, and nothing else: such loops were measured."""
+    if not all(_is_expected(x) for x in body):
         return False
     steps = [s for s in _steps(body) if s.multiplies]
     if len(steps) < 2 or any(len(s.multiplies) < STEP or _waits_for_loads(s) for s in steps):
         return False
     return any(map(_is_copy, body)) and any(map(_is_barrier, body)) and _was_measured(steps[0].multiplies[0])
+
+
+def _is_expected(op: LaneOp) -> bool:
+    if isinstance(op, Instr):
+        return _is_pure(op) or op.mnemonic.startswith(("bar.", "cp.async."))
+    return isinstance(op, (AtomInstr, CopyInstr, Comment))
 
 
 def _waits_for_loads(step: _Step) -> bool:
@@ -184,7 +191,7 @@ def _is_kept(op: LaneOp) -> bool:
 
 
 @record
-class _Paces:
+class Paces:
     """The places of loads and copies of a loop, in multiplies.
 
     ``start``: multiplies of a step before its first load.  ``loads`` and ``copies``: behind each load of the first
@@ -203,8 +210,8 @@ class _Paces:
 
 # Of loops that copy before their barrier, into a buffer that the present iteration does not read, and of loops
 # that copy behind it.
-_BEFORE = _Paces(1.0, (2.0, 2.0), 2.0, 10, 14.0, (2.0, 2.0))
-_BEHIND = _Paces(6.0, (2.5, 2.0), 1.25, 18, 18.0, (1.25, 1.5))
+BEFORE = Paces(1.0, (2.0, 2.0), 2.0, 10, 14.0, (2.0, 2.0))
+BEHIND = Paces(6.0, (2.5, 2.0), 1.25, 18, 18.0, (1.25, 1.5))
 
 
 def _ordered(body: LaneBody) -> LaneBody:
@@ -212,7 +219,7 @@ def _ordered(body: LaneBody) -> LaneBody:
     steps = _steps(body)
     behind = any(_is_copy(x) for s in steps for x in s.before[_lead(s.before) :] if _lead(s.before))
     total = steps[-1].first + len(steps[-1].multiplies)
-    places = [int(x + 1e-9) for s in steps for x in _places(s, _BEHIND if behind else _BEFORE, total)]
+    places = [int(x + 1e-9) for s in steps for x in _places(s, BEHIND if behind else BEFORE, total)]
     order = _Order(body)
     limit = total
     for i in reversed(range(len(places))):
@@ -233,7 +240,7 @@ def _lead(ops: Sequence[LaneOp]) -> int:
     return max((i for i, x in enumerate(ops, 1) if _is_barrier(x)), default=0)
 
 
-def _places(step: _Step, paces: _Paces, total: int) -> Iterator[float]:
+def _places(step: _Step, paces: Paces, total: int) -> Iterator[float]:
     """The number of multiplies, of ``total``, before each operation of ``step`` that `_is_kept`."""
     ops, count = list(filter(_is_kept, step.before)), len(step.multiplies)
     lead = _lead(ops)
