@@ -118,7 +118,7 @@ def test_the_run_does_not_wait_for_the_release(tmp_path: Path, monkeypatch: pyte
     may = f"os.path.exists({str(tmp_path / 'may')!r})"
     head = f"if '--version' in sys.argv:\n    while not {may}: time.sleep(0.01)\n    sys.exit(print('V13.5.0'))"
     monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", READS, head=head))
-    with Ahead("sm_80") as ahead:
+    with Ahead("sm_80").expect() as ahead:
         run = _run(ahead)
         _begun(tmp_path)
         (tmp_path / "may").touch()
@@ -133,12 +133,12 @@ def test_of_several_programs_the_newest_gets_the_text(tmp_path: Path, monkeypatc
         head = f"if '--version' in sys.argv: sys.exit(print('V{release}'))"
         paths.append(fake_tool(tmp_path / release, READS, head=head))
     monkeypatch.setattr(toolchain, "candidates", lambda name: {"found": paths})
-    with Ahead("sm_80") as ahead:
+    with Ahead("sm_80").expect() as ahead:
         run = _run(ahead)  # of the first: the releases are not known yet
         with begin(PTX, "sm_80", ahead=ahead) as assembly:
             assert assembly.result().bytes == IMAGE and assembly.run is not run
             assert assembly.tool.path == paths[1]
-    with Ahead("sm_80") as ahead:
+    with Ahead("sm_80").expect() as ahead:
         assert _run(ahead).purpose[0] == paths[1]
     assert _left(tmp_path) == []
 
