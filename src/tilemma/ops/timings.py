@@ -3,7 +3,7 @@
 The logarithm of measured over predicted time is taken as a Gaussian process over products and plans (kriging).  A
 file has some of the timed plans, each with a weight: the mean of the process at another plan is the sum of their
 weights, each times the likeness of the two.  The weights are those for which the mean is the likeliest given all
-timings, where those of one product may have an error in common (`bench/fit_timings.py`).
+timings, where those of one product may have an error in common (`bench/kriging.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Timings:
         far += self.squares
         far += 3 * (at @ at)
         np.sqrt(np.maximum(far, 0, out=far), out=far)
-        return math.exp(self.mean + self.deviation**2 * float(self.weights @ ((1 + far) * np.exp(-far))))
+        found = math.exp(self.mean + self.deviation**2 * float(self.weights @ ((1 + far) * np.exp(-far))))
+        # A sum's last bits depend on where its arrays lie, and plans of equal time are chosen by their order.
+        return round(found, 4)
 
 
 @cache
