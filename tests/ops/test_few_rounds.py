@@ -32,9 +32,11 @@ def seconds(p: object, *tile: int, swap: bool = False, cluster: tuple[int, int] 
 def test_products_that_the_model_is_for() -> None:
     for shape in ((1024, 1024, 1024), (2048, 4032, 4096), (1056, 1240, 8112), (1056, 1240, 8120)):
         assert few_rounds.applies(problem(*shape))
-    # Few rows, a result of many rounds, a long K, and a shorter one whose rows start within sectors.
+    # Few rows, a result of many rounds, a long K, a shorter one whose rows start within sectors, and one that is
+    # shorter than those that were timed.
     for shape in ((1000, 1024, 1024), (4096, 4096, 4096), (1024, 1024, 16384), (1024, 1024, 2056)):
         assert not few_rounds.applies(problem(*shape))
+    assert not few_rounds.applies(problem(2048, 4032, 960))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The model of single products of 1024 rows and columns and more whose results have tiles for a few rounds of the
-SMs: fitted by `bench/fit_few_rounds.py` to times of plans, flushed and in the steady state.
+"""The model of single products of 1024 rows and columns and more, and K as long, whose results have tiles for a
+few rounds of the SMs: fitted by `bench/fit_few_rounds.py` to times of plans, flushed and in the steady state.
 
 Each SM loads tiles through its port, all of them from the L2 cache, while the tensor cores multiply; the time is a
 smooth maximum of what these take, besides what each launch and each tile cost.
@@ -22,8 +22,8 @@ from tilemma.ops.requests import LINE, SECTOR
 if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
 
-# Products that the model is for: rows and columns, at least; elements of the result and K, at most; K, more than
-# this where rows start within sectors: shorter ones have the model of `middle`.
+# Products that the model is for: rows, columns and K, at least, as of what was timed; elements of the result
+# and K, at most; K, more than this where rows start within sectors: shorter ones have the model of `middle`.
 LEAST, RESULT, LONGEST, LONG_WITHIN_SECTORS = 1024, 8_500_000, 9216, 4608
 # How much longer than at its peak rate it takes: tensor cores, shared memory, the port of an SM, the L2 cache and
 # memory; bytes a clock of shared memory; exponents of the smooth maximum of all, and of port and cache.
@@ -54,7 +54,7 @@ def applies(p: Problem) -> bool:
     simple = p.batch == 1 and len(p.outer) == 1 and not p.grouped and not p.promote
     if not (simple and p.lhs.dtype.bits == p.rhs.dtype.bits == 16 and p.lhs_major == p.rhs_major == "row"):
         return False
-    shortest = LONG_WITHIN_SECTORS if _within(p, SECTOR) else 0
+    shortest = LONG_WITHIN_SECTORS if _within(p, SECTOR) else LEAST - 1
     return min(m, n) >= LEAST and m * n <= RESULT and shortest < k <= LONGEST
 
 
