@@ -12,7 +12,19 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tilemma.assemble import Ahead, Assembly, Cubin, DiskCache, NoPtxas, Stored, assemble, begin, disassemble, seek
+from tilemma.assemble import (
+    Ahead,
+    Assembly,
+    Cubin,
+    DiskCache,
+    NoPtxas,
+    Stored,
+    assemble,
+    begin,
+    disassemble,
+    seek,
+    stated_options,
+)
 from tilemma.atoms import catalogue
 from tilemma.display import Displayed
 from tilemma.dtypes import registered_key
@@ -219,12 +231,13 @@ class Compiled(Displayed):
 
     def explain(self) -> Explanation:
         """The plan, with register counts if ptxas is installed."""
+        stated = stated_options(self.ptx)  # none unless all launches agree
         launches = [
             {
                 "entry": x.entry,
                 "threads": prod(x.block),
                 "shared": x.shared,
-                "option": unit.lane.option,
+                "option": unit.lane.option if unit.lane.option in stated else "",
             }
             for unit in self.lowered
             for x in (unit.launch,)

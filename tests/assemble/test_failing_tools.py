@@ -191,6 +191,34 @@ def test_a_tool_that_does_not_say_its_version(head: str, tmp_path: Path, monkeyp
     assert left(tmp_path) == []
 
 
+def test_the_reason_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", "", head="sys.exit(print('hello') or 7)"))
+    search = toolchain.Search("ptxas")
+    search.ask()
+    for _ in range(2):
+        with pytest.raises(ToolDoesNotRun, match="status 7, `hello`"):
+            search.tool()
+    search.end()
+    assert left(tmp_path) == []
+
+
+def test_a_search_ends_while_another_thread_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = toolchain.Search("ptxas")
+    path = fake_tool(tmp_path / "bin", "", head="time.sleep(9)")
+    search._ask((path,))
+    (question,) = search._asked.values()
+    assert isinstance(question, toolchain._Question)
+    ended = question.end
+
+    def ask_another() -> None:
+        search._ask((str(tmp_path / "missing"),))
+        ended()
+
+    monkeypatch.setattr(question, "end", ask_another)
+    search.end()
+    assert left(tmp_path) == []
+
+
 def test_a_version_in_another_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = "sys.exit(sys.stdout.buffer.write('Überarbeitung V13.5.37'.encode('latin-1')) and 0)"
     path = fake_tool(tmp_path / "bin", "", head=head)

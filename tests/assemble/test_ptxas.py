@@ -145,6 +145,21 @@ open({str(tmp_path / "calls")!r}, "a").write(repr("-Ofc=min" in sys.argv) + " ")
     assert assemble(stated, "sm_80", options=["-Ofc=min"]).spills
 
 
+def test_a_release_without_the_option_gets_the_text_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = "if '-Ofc=min' in sys.argv: sys.exit('ptxas fatal   : Unknown option')"
+    wrong = "if 'wrong' in open(sys.argv[-1]).read(): sys.exit('ptxas fatal   : wrong')"
+    script = f"{refuses}\n{wrong}\n{writes(elf_image(80, 'sum'))}"
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", script))
+    stated = "// ptxas -Ofc=min\n" + PTX
+    assert assemble(stated, "sm_80").bytes == elf_image(80, "sum")
+    with pytest.raises(PtxasFailed, match="wrong"):
+        assemble(stated + "// wrong\n", "sm_80")
+    with pytest.raises(PtxasFailed, match="Unknown option"):
+        assemble(stated, "sm_80", options=["-Ofc=min"])
+
+
 @needs_ptxas
 def test_stack_shared_memory_and_local_accesses_are_seen() -> None:
     cubin = assemble(SPILLING, "sm_90")

@@ -18,6 +18,7 @@ from .ptxas import (
     ptx_span,
     register_a_in_flight,
     source_position,
+    stated_options,
 )
 from .runs import Ahead
 from .sass import DisassemblyFailed, disassemble, local_memory_accesses, sass_counts
@@ -28,4 +29,5 @@ __all__ = [
     "PtxRejected", "PtxasFailed", "PtxasMessage", "PtxasTooOld", "Stored", "Tool", "ToolDoesNotRun",
     "assemble", "begin", "cache_folder", "disassemble", "driver_image", "find_tool", "local_memory_accesses",
     "ptx_span", "register_a_in_flight", "sass_counts", "seek", "source_position",
+    "stated_options",
 ]  # fmt: skip

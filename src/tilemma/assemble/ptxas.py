@@ -299,7 +299,8 @@ class Assembly:
     ) -> None:
         """Starts ``tool``, whose result ``store`` keeps by ``key``, or takes what was started ``ahead``.
 
-        ``stated``: options in the text, before ``options``; code that spills with them is assembled without them.
+        ``stated``: options in the text, before ``options``.  Code that spills with them, or is rejected, is
+        assembled without them.
         Raises PtxasFailed.
         """
         self.ptx, self.arch, self.tool, self.key, self.store = ptx, arch, tool, key, store
@@ -321,13 +322,23 @@ class Assembly:
 
     def result(self) -> Cubin:
         """The machine code.  Raises PtxRejected, PtxasFailed."""
-        cubin = self._ended()
-        if cubin.spills and self.stated:
+        cubin = self._with_stated() if self.stated else self._ended()
+        if cubin is None:
             self.run.end()
             self.run = self._started(())
             cubin = self._ended()
         self.store.put(self.key(), _pack(cubin))
         return cubin
+
+    def _with_stated(self) -> Cubin | None:
+        """The machine code of the run with the options in the text; None if it spills or ptxas refuses them."""
+        try:
+            cubin = self._ended()
+        except (PtxRejected, PtxasFailed):
+            if (self.run.process.process.returncode or 0) > 0:  # a later release may lack the option
+                return None
+            raise
+        return None if cubin.spills else cubin
 
     def _ended(self) -> Cubin:
         """The machine code of the present run."""

@@ -189,6 +189,7 @@ class _Question:
         """Raises ToolDoesNotRun."""
         self.path, self._variable = path, variable
         self._output: Output | None = None
+        self._failure: ToolDoesNotRun | None = None
         try:
             self.state = _state(path)
         except (OSError, ValueError) as error:
@@ -208,6 +209,17 @@ class _Question:
         """Raises ToolDoesNotRun."""
         if self.known is not None:
             return self.known
+        if self._failure is None:
+            try:
+                self.known = self._answered()
+            except ToolDoesNotRun as error:
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure
+        assert self.known is not None
+        return self.known
+
+    def _answered(self) -> Version:
         assert self._output is not None
         try:
             status, *both = self._output.result()
@@ -219,7 +231,6 @@ class _Question:
             raise self._fails(f"status {status}, `{tail(said)}`")
         # Not at once: that would store what waits for a key, in front of the text that ptxas waits for.
         self._cache.put_later(lambda: self._key, json.dumps(version).encode())
-        self.known = version
         return version
 
     def end(self) -> None:
@@ -268,7 +279,7 @@ class Search:
             return _chosen[key]
 
     def end(self) -> None:
-        for question in self._asked.values():
+        for question in list(self._asked.values()):  # another thread may still ask
             if isinstance(question, _Question):
                 question.end()
 
@@ -308,7 +319,11 @@ def find_tool(name: str) -> Tool:
     TILEMMA_PTXAS and TILEMMA_NVDISASM override the search.  `Tool.why` says which of these it was.  Raises
     NoPtxas, NoDisassembler, or ToolDoesNotRun when one was found but none answers.
     """
-    return Search(name).tool()
+    search = Search(name)
+    try:
+        return search.tool()
+    finally:
+        search.end()
 
 
 @checked(name=_NAME)

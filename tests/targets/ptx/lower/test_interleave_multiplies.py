@@ -119,6 +119,22 @@ def test_other_loops_stay_as_they_are(path: Path, facts: ArrayFacts) -> None:
     assert "ptxas" not in str(compiled.explain())
 
 
+def test_the_option_is_explained_only_if_the_text_has_it(tmp_path: Path) -> None:
+    """A second launch without multiplies: the module names no option."""
+    text = BUFFERS.read_text().rstrip()
+    copies = """
+parallel {b} by [cdiv(M, 16)] : block {
+shared f16 [16, 64] tile;
+dma.copy output.subspan(16, 64).at(b, 0) => tile;
+dma.copy tile => output.subspan(16, 64).at(b, 0);
+}
+}"""
+    (tmp_path / "two.co").write_text(text.removesuffix("}") + copies)
+    compiled = _compiled(tmp_path / "two.co")
+    assert [x.lane.option for x in compiled.lowered] == ["-Ofc=min", ""]
+    assert compiled.ptx.startswith(".version") and "-Ofc" not in str(compiled.explain())
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("name", ["double_buffer", "multistage", "matmul_wgmma_2group", "event_pipeline", "plain"])
