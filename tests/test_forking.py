@@ -125,6 +125,22 @@ def test_a_lock_of_another_thread_is_free_in_the_child() -> None:
         pass
 
 
+def test_a_lock_that_another_thread_has_just_got_is_free_in_the_child() -> None:
+    """It got the lock while this thread had the interpreter's, and is not noted as its owner."""
+    lock = ForkSafeLock()
+    thread, leave = held(lambda: lock._lock)
+
+    def use() -> None:
+        with lock:
+            pass
+
+    try:
+        assert in_child(use, 20) == 0
+    finally:
+        leave.set()
+        thread.join()
+
+
 def test_a_lock_of_the_thread_that_forks_stays_held() -> None:
     lock = ForkSafeLock()
     with lock, lock:

@@ -46,7 +46,8 @@ class ForkSafeLock:
         self._lock.release()
 
     def _renew(self) -> None:
-        if self._owner and self._owner[0] != threading.get_ident():
+        # A thread that has just got the lock, and waits for the interpreter's, is not among the owners yet.
+        if self._owner[:1] != [threading.get_ident()]:
             self._lock, self._owner = threading.RLock(), []
 
 
