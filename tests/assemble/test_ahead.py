@@ -104,6 +104,26 @@ def test_both_times_it_reads_the_whole_text(begun: bool, tmp_path: Path, monkeyp
     assert _left(tmp_path) == []
 
 
+def test_a_pipe_that_was_found_before_the_text_is_opened_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two, its name becomes that of the file."""
+    late = f"""import glob
+(pipe,) = glob.glob(os.path.join({str(tmp_path / "tmp")!r}, '*.fifo'))
+open(os.environ['TEXTS'] + '.began', 'w').close()
+while not os.path.isfile(sys.argv[-1]): time.sleep(0.01)
+found = [open(pipe).read(), open(sys.argv[-1]).read()]
+open(os.environ['TEXTS'], 'w').write(repr(found))
+{writes(IMAGE)}"""
+    monkeypatch.setenv("TILEMMA_PTXAS", fake_tool(tmp_path / "bin", late))
+    with Ahead("sm_80").expect() as ahead:
+        _begun(tmp_path)
+        with begin(PTX, "sm_80", ahead=ahead) as assembly:
+            assert assembly.result().bytes == IMAGE
+    assert (tmp_path / "texts").read_text() == repr([PTX] * 2)
+    assert _left(tmp_path) == []
+
+
 def test_a_run_without_a_text_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _reading(tmp_path, monkeypatch)
     with Ahead("sm_80").expect() as ahead:

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .settings import number_setting
@@ -25,6 +25,8 @@ OUTPUT_LIMIT = 256 << 20
 _MOST_SHOWN = 500
 # Seconds between two checks of the size of a tool's output.
 _LOOK = 0.2
+# Seconds between two calls of `ToolProcess.meanwhile`.
+_OFTEN = 0.005
 
 _temporary: set[Path] = set()
 
@@ -109,6 +111,8 @@ class ToolProcess:
         self.files = (said, complaints or said, *written)
         self.limit = time_limit(seconds)
         self.began = time.perf_counter()
+        # Called while it runs, every `_OFTEN` seconds as long as it returns True.
+        self.meanwhile: Callable[[], bool] | None = None
         # A separate process group, so that the tool's child processes can be stopped with it.
         with open(said, "wb") as output, open(complaints or os.devnull, "wb") as errors:
             self.process = subprocess.Popen(
@@ -131,7 +135,8 @@ class ToolProcess:
     def _wait(self) -> int:
         with _Ending(self.process) as ending:
             while not self._has_ended():
-                ending.wait(_LOOK)
+                often = self.meanwhile is not None and self.meanwhile()
+                ending.wait(_OFTEN if often else _LOOK)
                 self._hold_limits()
         status = self.process.wait()
         self._hold_limits(ended=True)

@@ -8,6 +8,7 @@ beside the line numbers.  A pipe does not serve for that: a file takes its name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -54,6 +55,7 @@ class Run:
         # A temporary folder would take longer to remove than all other steps here.
         self.files: list[Path] = []
         self._pipe = -1
+        self._late = b""
         try:
             for suffix in (".ptx", ".cubin", ".txt"):
                 self.files.append(temporary_file(suffix))
@@ -61,9 +63,10 @@ class Run:
             if text is None:
                 source.unlink()
                 os.mkfifo(source, 0o600)
-                # For reading too: opening does not wait for ptxas then, and writing does not fail without it.
-                self._pipe = os.open(source, os.O_RDWR | os.O_NONBLOCK)
-                _pipes.add(self._pipe)
+                # Its second name: a file takes the first one.
+                self.files.append(temporary_file(".fifo"))
+                self.files[-1].unlink()
+                os.link(source, self.files[-1])
             else:
                 source.write_text(text, encoding="utf-8", errors="surrogateescape")
             command = [path, "-v", "-arch", arch, *options, "-o", str(self.target), str(source)]
@@ -77,24 +80,58 @@ class Run:
         """Gives it its text; False where that is not possible, and the run of no use."""
         if sys.platform != "linux":
             return False
-        import fcntl
-
         data = text.encode("utf-8", "surrogateescape")
-        if len(data) > _LARGEST or self.process.process.poll() is not None:
+        if len(data) > _LARGEST or len(self.files) < 4 or self.process.process.poll() is not None:
             return False
         whole = temporary_file(".ptx")
         try:
             whole.write_bytes(data)
-            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, max(len(data), 1 << 16))
-            # If ptxas has not opened the pipe by now, it opens the file.
+            begun = self._open_pipe()
+            # If ptxas has not begun to open the pipe by now, it opens the file.
             os.replace(whole, self.files[0])
             self.process.began = time.perf_counter()
-            return os.write(self._pipe, data) == len(data)
+            if begun:
+                return self._write(data)
+            # Or it has found the pipe, and opens it later.
+            self._late = data
+            self.process.meanwhile = self._is_late
+            return True
         except OSError:
             return False
         finally:
             remove(whole)
             self._close_pipe()
+
+    def _open_pipe(self) -> bool:
+        """Opens the pipe for writing if ptxas has opened it, or waits for that."""
+        try:
+            self._pipe = os.open(self.files[3], os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False
+            raise
+        _pipes.add(self._pipe)
+        return True
+
+    def _write(self, data: bytes) -> bool:
+        if sys.platform != "linux":
+            return False
+        import fcntl
+
+        fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, max(len(data), 1 << 16))
+        return os.write(self._pipe, data) == len(data)
+
+    def _is_late(self) -> bool:
+        """Whether ptxas has still not opened the pipe, and may; gives it the text if it has."""
+        with contextlib.suppress(OSError):
+            if not self._open_pipe():
+                return True
+            try:
+                self._write(self._late)
+            finally:
+                self._close_pipe()
+        self.process.meanwhile = None
+        return False
 
     def _close_pipe(self) -> None:
         if self._pipe in _pipes:
