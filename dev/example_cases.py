@@ -140,7 +140,13 @@ CASES = [
     *(Case(f) for f in ("matmul_wgmma", "matmul_wgmma_2group", "matmul_wmma", "multistage")),
     Case("multicast", {"STAGES": 3, "TILE_N": 128, "GRID": 1}, TILES),
     Case("persistent", {"STAGES": 3, "CONSUMERS": 2, "TILE_N": 128, "GRID": 2, "RASTER": 2}, TILES),
-    Case("pingpong", {"STAGES": 2, "TILE_N": 128, "GRID": 1}, TILES),
+    # Without steps along K only the events of the turns keep the threads of a warpgroup together.
+    Case(
+        "pingpong",
+        {"STAGES": 2, "TILE_N": 128, "GRID": 1},
+        TILES,
+        others=(Case("pingpong", {"STAGES": 2, "TILE_N": 128, "GRID": 1}, {"M": 1000, "N": 264, "K": 0}),),
+    ),
     # Enough tiles that each of the persistent blocks computes three.
     Case("plain", sizes={"M": 3072, "N": 3072, "K": 328}, blocks=2),
     Case("tma_pipeline", {"STAGES": 3}),
