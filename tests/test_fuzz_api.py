@@ -42,6 +42,7 @@ NOT_CALLED = {
     "tilemma.cute": ("ThrMMA",),
     "tilemma.assemble": (
         "Ahead", "Assembly", "Cubin", "EntryUsage", "PtxasMessage", "Stored", "Tool", "cache_folder", "seek",
+        "stated_options",
     ),
     "tilemma.machine": ("Advice", "PerformanceNote", "advise", "Report", "Verdict", "catalogue"),
     "tilemma.testing": ("Activation", "Guarded", "accumulation_bound", "epilogue_bound"),

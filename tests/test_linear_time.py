@@ -29,7 +29,7 @@ from tilemma.errors import TilemmaError
 ROOT = Path(tilemma.__file__).parent
 METHODS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
 # Seconds from which a scan's growth is measured: more by night, where a small quadratic part shows as well.
-FLOOR = 0.05 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 0.005
+FLOOR = 0.05 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 0.01
 ALPHABET = "0a1 \"'\\/*.(){}%-_+RPeE:;,\n\t\r<>=#@!$~"
 
 
@@ -226,9 +226,11 @@ def attacks(text: str, flags: int) -> Iterator[Callable[[int], str]]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _objects_of_other_tests() -> Iterator[None]:
-    """Leave what the tests of other files have left in memory out of each collection, of later ones, too."""
+    """Leave what the tests of other files have left in memory out of each collection."""
+    gc.collect()
     gc.freeze()
     yield
+    gc.unfreeze()
 
 
 def seconds(work: Callable[[], object], times: int) -> float:
