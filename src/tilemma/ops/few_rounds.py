@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, smooth_maximum
+from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, divided, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR
 
@@ -72,9 +72,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     (m, n, k), (rows, columns, depth), size = p.shape, plan.tile, p.lhs.dtype.bytes
     high, wide = plan.cluster
     shares = plan.share and high * wide > 1
-    down, across = cdiv(m, rows), cdiv(n, columns)
-    tasks = cdiv(down, high) * cdiv(across, wide) * high * wide * plan.split
-    rounds, steps = cdiv(tasks, on.resident(high * wide)), cdiv(cdiv(k, depth), plan.split)
+    tasks, rounds, steps = divided(p, plan, on)
     step, corner = _load(p, plan, on, tasks / rounds)
     # An odd multiple of 8 columns takes the tensor cores longer.
     columns_taken = columns + ODD * (columns % 16)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.timings import stored
@@ -60,8 +60,8 @@ class Timed(NamedTuple):
         )  # fmt: skip
 
 
-def _place(*fields: int) -> tuple[float, ...]:
-    return Timed(*fields).place  # type: ignore[arg-type]
+def _place(*fields: Any) -> tuple[float, ...]:
+    return Timed(*fields).place
 
 
 def factor(plan: Timed) -> float:

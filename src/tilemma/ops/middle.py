@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops import few_rounds
-from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, smooth_maximum
+from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, divided, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR
 
@@ -111,8 +111,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     high, wide = plan.cluster
     shares = plan.share and high * wide > 1
     down, across = cdiv(m, rows), cdiv(n, columns)
-    tasks = cdiv(down, high) * cdiv(across, wide) * high * wide * plan.split
-    rounds, steps = cdiv(tasks, on.resident(high * wide)), cdiv(cdiv(k, depth), plan.split)
+    tasks, rounds, steps = divided(p, plan, on)
     # Blocks that share a tile load a part of it each.
     left, right = (rows / wide, columns / high) if shares else (float(rows), float(columns))
     read = left * _weight(p.lhs.strides[1] * size, p.lhs.pointer)
