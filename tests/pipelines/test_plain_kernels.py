@@ -11,6 +11,7 @@ import pytest
 
 from tilemma.ir.canonical import canonical
 from tilemma.ir.expr import Dim, walk
+from tilemma.ir.walk import walk as operations
 from tilemma.kernels import facts_of
 from tilemma.modules import load
 from tilemma.targets.cpu import execute
@@ -58,6 +59,17 @@ def test_results_stay(name: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> 
     execute(compiled.kernel, found, {}, dims=dims)
     for n, a in wanted.items():
         np.testing.assert_array_equal(found[n].astype(np.float64), a.astype(np.float64), n)
+
+
+@pytest.mark.parametrize("name", ["dequant", "relu_first"])
+def test_a_barrier_stands_behind_a_fence_for_elements_that_threads_change(name: str) -> None:
+    """A barrier between the elements' stores and the fence orders them for threads, not for `wgmma`."""
+    compiled = KERNELS[name].compile("sm_90a")
+    kinds = [type(op).__name__ for op in operations(compiled.kernel.body)]
+    stored = max(i for i, x in enumerate(kinds) if x == "SetElement")
+    multiplied = next(i for i, x in enumerate(kinds) if x == "Mma" and i > stored)
+    between = kinds[stored:multiplied]
+    assert "Barrier" in between[between.index("ProxyFence") :]
 
 
 @pytest.mark.slow

@@ -97,8 +97,10 @@ def pruned(walker: Walk, inserted: list[Node]) -> list[Node]:
 def _attempts(hazard: Hazard) -> Iterator[_Place]:
     """Places for the synchronisation of ``hazard``, best first; the last of them is always correct."""
     p = hazard.pending
-    # At an earlier barrier fewer stores by TMA have been started since: the wait would be for more of them.
-    if hazard.barrier and not (hazard.wait and p.access.agent == "bulk"):
+    # At an earlier barrier fewer stores by TMA have been started since: the wait would be for more of them.  A
+    # hazard without wait and fence, because a fence stands behind that barrier, needs another barrier.
+    joins = (hazard.wait or hazard.fence) and not (hazard.wait and p.access.agent == "bulk")
+    if hazard.barrier and joins:
         for barrier in reversed(p.barriers_crossed):
             assert barrier.part is not None
             met = joined(barrier.part, p.access, hazard.later)
