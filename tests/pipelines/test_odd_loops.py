@@ -80,12 +80,12 @@ LOOPS = {
         "89",
     ),
     "a use before the copy": (f"{EACH} {{ if (k > 0) {MULTIPLY} {step()} }}", ""),
-    "a branch": (f"{EACH} {{ if (table.at(k) == 1) {{ {step()} }} }}", "9"),
+    "a branch": (f"{EACH} {{ if (table.at(k) == 1) {{ {step()} }} }}", "89"),
     "two branches": (f"{EACH} {{ if (table.at(i + k) == 1) {{ {step()} }} else {{ {step('0')} }} }}", "89"),
     "branches in branches": (
         f"{EACH} {{ if (table.at(k) == 1) {{ if (k != n) {{ {step()} }} }}"
         f" else {{ if (k == 2) {{ {step()} }} }} }}",
-        "9",
+        "89",
     ),
     "copies in a branch, uses after it": (f"{EACH} {{ if (k % 2 == 0) {{ {tiles('k')} }} {MULTIPLY} }}", ""),
     "another tile in a branch": (
