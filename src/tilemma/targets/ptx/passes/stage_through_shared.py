@@ -134,7 +134,7 @@ def _cuts(alloc: Alloc, body: Body) -> list[_Staged]:
     """
     b = alloc.buffer
     shape = [value_of(e) for e in b.shape]
-    if len(shape) != 2 or None in shape or b.copies or alloc.init is not None:
+    if len(shape) != 2 or not all(shape) or b.copies or alloc.init is not None:
         return []
     extents = [n or 0 for n in shape]
     plans = {op.name: op.plan for op in walk(body) if isinstance(op, DeclareFragment)}
