@@ -13,6 +13,8 @@ from tilemma.dtypes import DType, s32
 TYPES = list(dict.fromkeys((f.a, f.b, f.d) for kind in ("mma.sync", "fma") for f in catalogue.families(kind)))
 # What CI runs of the other half is under `slow`.
 _FEW = {"tf32 tf32 f32", "f64 f64 f64", "f8_e4m3 f8_e5m2 f32", "f8_e5m2 f8_e5m2 f16", "u8 s8 s32", "f32 f32 f32"}
+# Floats of fewer bits, one in each byte: sm_120a alone multiplies them.
+_NARROW = {"f6_e3m2", "f6_e2m3", "f4_e2m1"}
 CONTRACTS = ("row.row", "col.row", "row.col", "col.col")
 
 CO = """
@@ -102,8 +104,11 @@ def cases() -> list[object]:
     found = []
     for i, (a, b, d) in enumerate(TYPES):
         lowest = "sm_89" if a.bits == 8 and a.is_float else "sm_80"
+        places = (lowest, "group"), ("sm_90a", "group-4"), ("sm_90a", "group")
+        if {str(a), str(b)} & _NARROW:
+            places = (("sm_120a", "group"),)
         few = " ".join(map(str, (a, b, d))) in _FEW
-        for j, (arch, level) in enumerate(((lowest, "group"), ("sm_90a", "group-4"), ("sm_90a", "group"))):
+        for j, (arch, level) in enumerate(places):
             for n, contract in enumerate(CONTRACTS):
                 if a.bits < 8:
                     continue
