@@ -14,10 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 # How much slower than the fastest a plan that is stored may be.
-NEAR = 0.12
-# The standard deviation of what timings of a product have in common, and of each of the fastest; a number against
-# rounding.
-COMMON, NOISE, RIDGE = 0.05, 0.015, 1e-4
+NEAR = 0.3
+# A number against rounding.
+RIDGE = 1e-4
+
+
+class Spread(NamedTuple):
+    """Standard deviations: of the process, of what the timings of a product have in common, and of each of the
+    fastest plans."""
+
+    process: float
+    common: float
+    each: float
 
 
 class Row(NamedTuple):
@@ -32,35 +40,77 @@ class Row(NamedTuple):
 
 
 def likeness(a: Any, b: Any, deviation: float) -> Any:
-    """Of places in units of the reach: Matern's of 3/2."""
-    far = np.sqrt(3 * np.maximum(0, (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T))
+    """Of places: Matern's of 3/2."""
+    far = distances(a, b)
     return deviation**2 * (1 + far) * np.exp(-far)
 
 
-def places(plans: Sequence[Any], reach: float) -> Any:
-    return np.array([x.place for x in plans]) / reach
+def distances(a: Any, b: Any) -> Any:
+    return np.sqrt(3 * np.maximum(0, (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T))
 
 
-def fitted(rows: Sequence[Row], most: int, deviation: float, reach: float) -> dict[str, Any]:
-    """What a file of timings has: up to ``most`` plans with their weights."""
-    at, logs = places([r.plan for r in rows], reach), np.array([r.log for r in rows])
+def places(plans: Sequence[Any]) -> Any:
+    return np.array([x.place for x in plans])
+
+
+def fitted(rows: Sequence[Row], most: int, spread: Spread) -> dict[str, Any]:
+    """What a file of timings has: the places of up to ``most`` plans, in two decimals, with their weights."""
+    at, logs = places([r.plan for r in rows]), np.array([r.log for r in rows])
     slower = np.array([r.slower for r in rows])
     near = np.flatnonzero(slower < NEAR)
-    kept = np.random.default_rng(1).choice(near, min(most, len(near)), replace=False)
-    mean, precision = float(logs.mean()), (NOISE * np.exp(2 * slower)) ** -2.0
-    like = likeness(at, at[kept], deviation)
+    kept = np.round(at[np.random.default_rng(1).choice(near, min(most, len(near)), replace=False)], 2)
+    mean, precision = round(float(logs.mean()), 4), (spread.each * np.exp(2 * slower)) ** -2.0
+    like = likeness(at, kept, spread.process)
     # Of each product's timings what they have in common is taken away (Woodbury's formula).
     _, product = np.unique([r.number for r in rows], return_inverse=True)
     weighed = like * precision[:, None]
     sums = np.zeros((product.max() + 1, len(kept)))
     np.add.at(sums, product, weighed)
     total = np.bincount(product, precision * (logs - mean))
-    share = 1 / (COMMON**-2 + np.bincount(product, precision))
-    left = like.T @ weighed - (sums * share[:, None]).T @ sums + likeness(at[kept], at[kept], deviation)
+    share = 1 / (spread.common**-2 + np.bincount(product, precision))
+    left = like.T @ weighed - (sums * share[:, None]).T @ sums + likeness(kept, kept, spread.process)
     right = weighed.T @ (logs - mean) - sums.T @ (share * total)
     weights = np.linalg.solve(left + RIDGE * np.eye(len(kept)), right)
-    plans = [[*rows[i].plan, float(f"{w:.4g}")] for i, w in zip(kept, weights, strict=True)]
-    return {"mean": round(mean, 4), "deviation": deviation, "reach": reach, "plans": plans}
+    plans = [[*map(_short, place), float(f"{w:.4g}")] for place, w in zip(kept, weights, strict=True)]
+    return {"mean": mean, "deviation": spread.process, "plans": plans}
+
+
+def _short(x: float) -> float | int:
+    x = round(float(x), 2)
+    return int(x) if x == int(x) else x
+
+
+def likeliest(rows: Sequence[Row], spread: Spread, steps: int = 40) -> tuple[list[float], Spread]:
+    """By how much the units of places should be multiplied, and the spread, for which the timings are the
+    likeliest: ``steps`` steps from those that are given, each by the signs of the derivatives (RPROP)."""
+    at, logs = places([r.plan for r in rows]), np.array([r.log for r in rows])
+    logs = logs - logs.mean()
+    slower = np.exp(2 * np.array([r.slower for r in rows]))
+    _, product = np.unique([r.number for r in rows], return_inverse=True)
+    same = (product[:, None] == product).astype(float)
+    found, change = np.log([1.0] * at.shape[1] + list(spread)), np.full(at.shape[1] + 3, 0.1)
+    best, before = (np.inf, found), np.zeros_like(found)
+    for _ in range(steps):
+        process, common, each = np.exp(found[-3:])
+        scaled, noise = at / np.exp(found[:-3]), (each * slower) ** 2
+        far = distances(scaled, scaled)
+        near = np.exp(-far)
+        like = process**2 * (1 + far) * near
+        inverse = np.linalg.inv(like + common**2 * same + np.diag(noise))
+        solved = inverse @ logs
+        value = 0.5 * logs @ solved - 0.5 * np.linalg.slogdet(inverse)[1]
+        if value < best[0]:
+            best = value, found.copy()
+        outer = inverse - np.outer(solved, solved)
+        pull = 3 * process**2 * outer * near
+        by_units = (scaled**2 * pull.sum(1)[:, None]).sum(0) - (scaled * (pull @ scaled)).sum(0)
+        by_spread = (outer * like).sum(), common**2 * (outer * same).sum(), np.diag(outer) @ noise
+        slope = np.array([*by_units, *by_spread])
+        turned = np.sign(slope * before)
+        change = np.clip(change * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), 1e-3, 0.5)
+        before = np.where(turned < 0, 0.0, slope)
+        found = np.clip(found - change * np.sign(before), -5, 5)
+    return [float(x) for x in np.exp(best[1][:-3])], Spread(*(float(x) for x in np.exp(best[1][-3:])))
 
 
 def text(content: Mapping[str, Any]) -> str:

@@ -255,11 +255,17 @@ def test_schedules(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_five_warpgroups_of_which_the_last_multiplies_fewer_weights(seed: int) -> None:
+def test_five_warpgroups_of_which_the_last_may_multiply_fewer_weights(seed: int) -> None:
     found = [x for x in candidates(problem(203, 20096, 9856), Hardware()) if x.groups == 5]
-    assert {x.ordered for x in found} == {False, True}
-    for x in found:
-        assert x.tile[0] - 64 < x.loaded < x.tile[0]
+    assert {(x.ordered, x.loaded > 0) for x in found} == {
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, True),
+    }
+    # Tiles of fewer rows are the same kernels.
+    for x in (x for x in found if x.tile[1] == 104):
+        assert not x.loaded or x.tile[0] - 64 < x.loaded < x.tile[0]
         assert under_schedule(replace(x, stages=2, grid=1), seed) <= 1
 
 

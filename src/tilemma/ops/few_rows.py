@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops.few_rows_timings import Timed, factor
+from tilemma.ops.few_rows_timings import LEFT_OUT, Timed, factor
 from tilemma.ops.limits import described, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE
@@ -35,11 +35,11 @@ ROWS, LEAST, WEIGHTS = 256, 2048, 8e6
 PROMPT_RING, STREAMED = 5, 256e6
 # Clusters of a transposed product that share its few rows (the first number) and the weights (the second), or only
 # read them at the same time; whether their tiles have all of the 64 weights of each warpgroup, or as many as give
-# all SMs as many.
+# all SMs as many, or only few rows.
 CLUSTERS = (
     ((1, 1), True, "both"), ((2, 1), True, "whole"), ((4, 1), True, "both"), ((8, 1), True, "both"),
     ((2, 2), True, "whole"), ((4, 2), True, "whole"), ((2, 2), False, "both"), ((1, 4), False, "whole"),
-    ((1, 2), False, "even"), ((1, 2), True, "whole"),
+    ((1, 2), False, "even"), ((1, 2), True, "whole"), ((1, 3), False, "narrow"),
 )  # fmt: skip
 # Columns of their tiles, at most, and at least where they divide the rows, and of others: 2x7936x15488 took 91 us
 # in clusters of eight that share eight rows, 55 us without.
@@ -173,15 +173,17 @@ def _transposed(p: Problem, on: Hardware) -> Iterator[Tiles]:
         narrowest = NARROWEST_PART if wide > 1 else NARROWEST if high > 1 else 0
         if not narrowest <= columns <= WIDEST or cdiv(n, columns) != wide:
             continue
-        for groups in (1, 2, 3) if kind != "even" else ():
+        for groups in (1, 2, 3) if kind != "even" and (kind != "narrow" or columns < NARROWEST) else ():
             if m > 64 * groups * (high - 1):
                 yield Tiles((64 * groups, columns, 64), groups, 0, (high, wide), share)
                 if groups == 1 and columns <= DEEP:
                     yield Tiles((64 * groups, columns, 128), groups, 0, (high, wide), share)
-        for rounds in (1, 2) if kind != "whole" else ():
+        for rounds in (1, 2) if kind in ("even", "both") else ():
             height = 8 * cdiv(cdiv(m, rounds * clusters * high), 8)
             if LEAST_EVEN <= height <= MOST_EVEN and (height % 64 or height > 192):
                 yield _even(height, columns, (high, wide), share)
+        if wide == 2 and not share and m > MOST_EVEN * high:
+            yield _even(MOST_EVEN, columns, (high, wide), share)
 
 
 def _even(
@@ -190,7 +192,8 @@ def _even(
     """Tiles of the transposed product that load ``height`` weights.  A warpgroup multiplies 64, of four 128; five
     have few registers each.
 
-    203x20096x9856 took 142 us in tiles of 256x72, 132 us in 66 x 2 of 312 weights by 104 rows.
+    203x20096x9856 took 142 us in tiles of 256x72, 132 us in 66 x 2 of 312 weights by 104 rows; 149x19840x10368
+    96 us in 192x80, 91 us in 320x80.
     """
     parts = cdiv(height, 64)
     loaded = height if height % 64 else 0
@@ -222,16 +225,18 @@ def _in_order(p: Problem, swap: bool, on: Hardware) -> Iterator[Tiles]:
     for beside in range(2, MOST_BESIDE + 1):
         unit = 8 if swap else 64
         held = unit * cdiv(cdiv(few, beside), unit)
-        if cdiv(few, held) != beside or held < NARROWEST:
+        if cdiv(few, held) != beside or held < NARROWEST_PART:
             continue
         wide = [8 * cdiv(cdiv(many, rounds * (on.sms // beside)), 8) for rounds in (1, 2)]
         if swap:
             for x in wide:
-                if LEAST_EVEN <= x <= MOST_EVEN and (x % 64 or x > ROWS):
+                if LEAST_EVEN <= x <= MOST_EVEN and x % 64 and held >= NARROWEST:
                     yield _even(x, held, ordered=True)
-            for height in (64, 128, 192, 256) if held <= WIDEST else ():
-                if height < ROWS or held <= WIDEST_OF_256:
-                    yield Tiles((height, held, 64), height // 64 if height < ROWS else 2, ordered=True)
+            for height in range(64, MOST_EVEN + 1, 64) if held <= WIDEST else ():
+                if height != ROWS or held <= WIDEST_OF_256:
+                    yield _even(height, held, ordered=True)
+            if held <= DEEP:
+                yield Tiles((64, held, 128), 1, ordered=True)
         else:
             for x in wide:
                 if NARROWEST <= x <= WIDEST_BESIDE:
@@ -289,7 +294,7 @@ def _lines(f: FewRows, on: Hardware) -> float:
     return lines * paths * f.steps * f.depth / LINE * 1e-9 * (SHARED if f.shares else 1.0)
 
 
-def _limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
+def limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
     """Seconds that each part of the machine takes."""
     (rows, columns, _), (high, wide), steps = f.plan.tile, f.plan.cluster, f.rounds * f.steps
     # Neighbours that read the same lines at the same time read them once, also without sharing.
@@ -311,28 +316,30 @@ def _limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
 
 def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     """The time of ``plan`` for ``p``, transposed already if the plan says so, and what bounds it."""
-    total, why = modelled(p, plan, on)
+    known, why = timed(p, plan, on)
     m, n, k = p.shape
     least = max(max(m, n) * k * p.lhs.dtype.bytes / on.memory, 2 * m * n * k / (on.sms * on.tensor * on.clock))
     # Looking up the timings takes twice as long as the model.
-    return total * (factor(timed(p, plan, on)) if total < FAR * (least + START) else 1.0), why
+    return known.seconds * (factor(known) if known.seconds < FAR * (least + START) else 1.0), why
 
 
-def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
-    """The plan as `few_rows_timings` knows it."""
-    f, (tall, _, _) = _placed(p, plan, on), plan.tile
-    return Timed(
-        f.rows, f.weights, p.shape[2], f.size, f.held, f.wide, f.depth // f.size, tall // plan.groups, plan.groups,
-        plan.stages, *plan.cluster, int(plan.share), int(plan.swap), plan.store, plan.split, plan.loaded,
-        int(plan.prompt), int(bool(plan.streamed)), int(plan.ordered), f.tasks, f.together,
+def timed(p: Problem, plan: Plan, on: Hardware) -> tuple[Timed, str]:
+    """The plan as `few_rows_timings` knows it, by the formula of this file's head, and what bounds it."""
+    f = _placed(p, plan, on)
+    parts = limits(f, p.shape[2], on)
+    total = _formula(p, f, parts)
+    shares = tuple(x / total for name, x in parts.items() if name != LEFT_OUT)
+    known = Timed(
+        f.rows, f.weights, f.held, f.wide, plan.stages, *plan.cluster, plan.share, plan.swap, plan.store,
+        plan.split, plan.loaded, min(f.tasks, f.together), total, shares,
     )  # fmt: skip
+    return known, described(parts, f.tasks, f.rounds, f.together, f.steps)
 
 
-def modelled(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
-    """`seconds` by the formula of this file's head alone."""
-    f, (m, n, k), (rows, columns, _) = _placed(p, plan, on), p.shape, plan.tile
-    limits, steps = _limits(f, k, on), f.rounds * f.steps
-    total = smooth_maximum(limits.values(), SMOOTH)
+def _formula(p: Problem, f: FewRows, parts: dict[str, float]) -> float:
+    """Seconds by the formula of this file's head alone, where ``parts`` of the machine take so long."""
+    plan, (m, n, _), (rows, columns, _), steps = f.plan, p.shape, f.plan.tile, f.rounds * f.steps
+    total = smooth_maximum(parts.values(), SMOOTH)
     if f.shares:
         total *= PAIRS if f.blocks < 4 else FOURS if f.blocks < 8 else EIGHTS
     total *= EVEN if plan.swap and plan.loaded and plan.groups > 1 else 1.0
@@ -342,4 +349,4 @@ def modelled(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     total += f.rounds * (TILE + GROUP * (plan.groups - 1) + stored)
     if plan.split > 1:
         total += ADD + 8.0 * plan.split * m * n / ADD_RATE
-    return total, described(limits, f.tasks, f.rounds, f.together, f.steps)
+    return total

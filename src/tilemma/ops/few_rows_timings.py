@@ -7,63 +7,59 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.timings import stored
 
+# Parts of the machine that work for less of the time than this do not matter, however much less.
+IDLE = 0.05
+# The units of `Timed.place`, by `bench/fit_few_rows.py --units`.
+UNITS = (
+    9.95, 5.53, 11.4, 3.2, 13.8, 5.84, 4.22, 5.83, 9.32, 21.8, 3.73, 4.1, 15.0, 97.6, 5.46,
+    1.04, 1.51, 1.59, 4.1, 2.9, 2.23,
+)  # fmt: skip
+# Tensor cores work at the same rate in all plans.
+LEFT_OUT = "tensor cores"
+
 
 class Timed(NamedTuple):
-    """A product of ``rows`` rows and ``weights`` weights of ``k`` elements of ``size`` bytes, and the plan for it.
+    """A plan for a product of ``rows`` rows and ``weights`` weights.
 
-    Its tiles have ``held`` rows by ``wide`` weights, which ``groups`` warpgroups of ``tall`` rows multiply;
-    ``high`` x ``across`` blocks are a cluster (`few_rows.FewRows`, `plan.Plan`).  ``tasks`` come in rounds of
-    ``together``, on ``sms`` SMs.
+    Its tiles have ``held`` rows by ``wide`` weights; ``high`` x ``across`` blocks are a cluster
+    (`few_rows.FewRows`, `plan.Plan`).  ``working`` blocks work at a time.  It takes ``seconds`` by the formula,
+    and each part of the machine but `LEFT_OUT` these ``parts`` of them (`few_rows.limits`).
     """
 
     rows: int
     weights: int
-    k: int
-    size: int
     held: int
     wide: int
-    depth: int
-    tall: int
-    groups: int
     stages: int
     high: int
     across: int
-    share: int
-    swap: int
+    share: bool
+    swap: bool
     store: str
     split: int
     loaded: int
-    prompt: int
-    streamed: int
-    ordered: int
-    tasks: int
-    together: int
+    working: int
+    seconds: float
+    parts: tuple[float, ...]
 
     @property
     def place(self) -> tuple[float, ...]:
         """Where the plan lies: what its time depends on, each in a unit by which it matters as much as others."""
-        log, tiles, rounds = math.log, cdiv(self.rows, self.held), cdiv(self.tasks, self.together)
-        shares = self.share and self.high * self.across > 1
-        return (
-            log(self.rows) / 0.8, log(self.weights) / 0.8, log(self.k), float(self.size),
-            log(self.wide) / 0.4, log(self.held) / 0.4, float(tiles), self.held * tiles / self.rows / 0.3,
-            log(self.high) / 0.7, log(self.across) / 0.7, float(shares), float(self.swap), self.ordered / 0.7,
-            (self.store == "direct") / 0.7, log(self.stages) / 0.5, float(self.groups), log(self.tall) / 0.7,
-            log(rounds) / 0.5, min(rounds * self.together / self.tasks - 1, 1) / 0.2 if rounds > 1 else 0.0,
-            min(self.tasks, self.together) / 13, log(self.depth) / 0.7, log(self.split) / 0.4,
-            float(self.prompt), float(self.streamed), float(self.loaded > 0),
+        log, tiles = math.log, cdiv(self.rows, self.held)
+        found = (
+            log(self.weights), log(self.wide), log(self.held), float(tiles), log(self.held * tiles / self.rows),
+            log(self.high), log(self.across), float(self.share and self.high * self.across > 1), float(self.swap),
+            float(self.store == "direct"), log(self.stages), log(self.split), float(self.loaded > 0),
+            float(self.working), log(self.seconds), *(log(max(x, IDLE)) for x in self.parts),
         )  # fmt: skip
-
-
-def _place(*fields: Any) -> tuple[float, ...]:
-    return Timed(*fields).place
+        return tuple(x / unit for x, unit in zip(found, UNITS, strict=True))
 
 
 def factor(plan: Timed) -> float:
     """Measured over predicted time of ``plan``, as far as timings of plans like it say."""
-    return stored("few_rows_timings.json", "pipelined", _place).factor(plan.place)
+    return stored("few_rows_timings.json", "pipelined").factor(plan.place)

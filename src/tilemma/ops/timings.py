@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,19 +20,18 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The mean of all, the standard deviation of the process, how far it reaches in units of a plan's place; and
-    the places of some plans in units of that, three times their squares, and their weights."""
+    """The mean of all, the standard deviation of the process; and the places of some plans, three times their
+    squares, and their weights."""
 
     mean: float
     deviation: float
-    reach: float
     places: Any
     squares: Any
     weights: Any
 
     def factor(self, place: tuple[float, ...]) -> float:
         """Measured over predicted time of the plan at ``place``, as far as timings of plans like it say."""
-        at = np.array(place, np.float32) / np.float32(self.reach)
+        at = np.array(place, np.float32)
         # The square of the distance, three times.
         far = self.places @ (-6 * at)
         far += self.squares
@@ -45,10 +43,9 @@ class Timings:
 
 
 @cache
-def stored(file: str, name: str, place: Callable[..., tuple[float, ...]]) -> Timings:
-    """The timings ``name`` in a ``file`` of this folder, whose rows are arguments of ``place`` and a weight."""
+def stored(file: str, name: str) -> Timings:
+    """The timings ``name`` in a ``file`` of this folder, whose rows are a place and a weight."""
     content = json.loads((Path(__file__).parent / file).read_text())[name]
-    mean, deviation, reach, plans = (content[x] for x in ("mean", "deviation", "reach", "plans"))
-    places = np.array([place(*row[:-1]) for row in plans], np.float32) / np.float32(reach)
-    weights = np.array([row[-1] for row in plans])
-    return Timings(mean, deviation, reach, places, 3 * (places**2).sum(1), weights)
+    rows = np.array(content["plans"])
+    places = rows[:, :-1].astype(np.float32)
+    return Timings(content["mean"], content["deviation"], places, 3 * (places**2).sum(1), rows[:, -1].copy())
