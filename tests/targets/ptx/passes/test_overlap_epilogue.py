@@ -93,13 +93,8 @@ def test_no_registers_to_spare():
     assert not late(example(CONSUMERS=1, STAGES=5))[1]
 
 
-STORED = "                            output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n),\n"
-LAST = STORED + "                        )\n"
-
-
 LOOP = "                        for k in foreach({}):\n                            wait(full[slot])"
 OTHERS = {
-    "more after the stores": (LAST, LAST + "                        slot += 0\n"),
     "element work in the main loop": (
         "                            mma.commit()\n",
         "                            mma.wait(0)\n" + " " * 28 + "mc *= 1.0\n" + " " * 28 + "mma.commit()\n",
@@ -113,7 +108,97 @@ def test_what_stays_where_it_is(tmp_path, old, new):
     assert not late(variant(tmp_path, old, new))[1]
 
 
+# The consumers' loop over tiles, its stores, and what may follow them.
+TILES = "                    for t in foreach(tiles_m * tiles_n, start=team, step=teams):\n"
+BEGIN = " " * 24 + 'mc = mma.fill(0.0, "f32")\n'
 STORES = " " * 24 + "mma.store(mc,"
+STORED = "                            output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n),\n"
+LAST = STORED + "                        )\n"
+
+
+# Each consumer as a role of its own: as one they would have to wait for each other where tiles are in any order.
+ROLE = "                with inthreads(wg >= 1, async_=True):\n"
+ROLES = f"""{" " * 16}for part in range(CONSUMERS):
+{" " * 18}with inthreads(wg == part + 1, async_=True):
+"""
+
+
+def consumer_variant(path, *changes):
+    """The text with the last occurrence of each first one in ``changes`` replaced by the second."""
+    text = TEXT
+    for old, new in (*changes, (ROLE, ROLES)):
+        head, found, tail = text.rpartition(old)
+        assert found
+        text = head + new + tail
+    (path / "variant.py").write_text(text, encoding="utf-8")
+    return built(path / "variant.py", CLUSTER=1, GRID=1)
+
+
+def while_loop(condition, before="", behind=""):
+    """The consumers' tiles by a `while` loop.  Places of a tile are compared by variables that are set once."""
+    begin = f"{' ' * 20}following = var(team)\n{before}{' ' * 20}with tm.while_(lambda: {condition}):\n"
+    more = f"{behind}{' ' * 24}following += teams\n"
+    tile = f"{begin}{' ' * 24}t = var(following)\n"
+    return (TILES, tile), (LAST, LAST + more), (BEGIN, f"{' ' * 24}m, n = var(m), var(n)\n{BEGIN}")
+
+
+COUNTED = while_loop("following < tiles_m * tiles_n")
+
+
+def indented(text, by=4):
+    return "".join(" " * by + x for x in text.splitlines(keepends=True))
+
+
+def whole_stores():
+    """The statements that store a tile."""
+    return TEXT[TEXT.index(STORES) : TEXT.index(LAST) + len(LAST)]
+
+
+def in_branch(condition, otherwise):
+    """The stores of some tiles, and others of the rest."""
+    head = f"{' ' * 24}with tm.if_({condition}):\n"
+    rest = f"{' ' * 24}with tm.else_():\n{indented(otherwise, 28)}"
+    return whole_stores(), head + indented(whole_stores()) + rest
+
+
+DIRECT = "mma.store(mc, output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n))\n"
+
+
+def test_operations_behind_the_stores(tmp_path):
+    """The next tile is found there."""
+    kernel = consumer_variant(tmp_path, (LAST, LAST + " " * 24 + "slot += 0\n"))
+    assert late(kernel)[1]
+    check(kernel, "sm_90a", (72, 520, 200), seeds=(0,))
+
+
+@pytest.mark.parametrize("shape", [(72, 520, 200), (72, 520, 136), (72, 264, 0)], ids=str)
+def test_tiles_of_a_while_loop(tmp_path, shape):
+    kernel = consumer_variant(tmp_path, *COUNTED)
+    assert late(kernel)[1]
+    check(kernel, "sm_90a", shape, seeds=(0,))
+
+
+@pytest.mark.parametrize("loop", [(), COUNTED], ids=["for", "while"])
+def test_tiles_some_of_which_are_stored_otherwise(tmp_path, loop):
+    """Some tiles leave their registers at once, behind a wait for the pieces of the one before."""
+    kernel = consumer_variant(tmp_path, *loop[1:], in_branch("t % 3 != 1", DIRECT), *loop[:1])
+    assert late(kernel)[1]
+    check(kernel, "sm_90a", (72, 1032, 200), seeds=(0, 1))
+
+
+def test_a_condition_that_is_read_from_memory(tmp_path):
+    """It may be another one when it is read again."""
+    before = " " * 20 + "count_s = shared('s32', 4)\n" + " " * 20 + "count_s[0] = tiles_m * tiles_n\n"
+    assert not late(consumer_variant(tmp_path, *while_loop("following < count_s[0]", before)))[1]
+
+
+def test_the_result_is_read_between(tmp_path):
+    """A wait for the stores of the tile before stands in front of what reads it."""
+    more = f"{' ' * 24}slot += tm.select(output[0, 0] > 9.0, 0, 0)\n"
+    loop = while_loop("following < tiles_m * tiles_n", behind=more)
+    assert not late(consumer_variant(tmp_path, *loop))[1]
+
+
 SCALED = STORES, " " * 24 + "mc *= 2.0\n" + " " * 24 + "mc *= 0.5\n" + STORES
 
 

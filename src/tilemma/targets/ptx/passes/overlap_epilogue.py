@@ -19,40 +19,57 @@ The pieces keep their order, and each keeps its own waits, barriers and fences. 
 copy, have one text where the pieces differ only in what they store, and regularly in places and slots: ptxas takes
 less time for it.  ``held`` is not initialised:
 ``waiting`` is 0 during the first tile's main loop, so that it is not read.
+
+The loop over tiles may be a ``while``, whose body finds the next tile behind the pieces, and the main loop and the
+pieces may stand in branches::
+
+    while some(t):                           waiting = 0
+        if filled(t):                        while some(t):
+            for k: multiply into mc              if filled(t):
+            if whole(t):                             for k: ..
+                piece 0 of mc => place(t)            waiting = 0
+                ..                                   if whole(t): held = mc; place = place(t); waiting = 1
+            else: ..                                 else: ..
+        t = next()                               t = next()
+                                                 if waiting and not (some(t) and filled(t) and ..):
+                                                     piece 0 of held => place; ..; waiting = 0
+
+What stands between the two places of the pieces neither touches their buffers nor waits for stores.  So no trigger
+there promises another role that a piece has been stored: it would stand behind such a wait, since the pieces of all
+tiles go through the same buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilemma.ir import tile as t
 from tilemma.ir.expr import (
     INDEX,
-    Binary,
     Cast,
-    Const,
     Element,
     Expr,
     FragmentElement,
     Index,
+    Unary,
     Var,
     add,
     binary,
     const,
     depends_on,
-    mod,
-    mul,
+    substitute,
     value_of,
 )
 from tilemma.ir.expr import walk as parts
 from tilemma.ir.plans import FragmentPlan
-from tilemma.ir.types import Space, View
+from tilemma.ir.types import Space
 from tilemma.ir.walk import expressions, rewrite, touched, walk
 from tilemma.passes.contraction import fragment_uses
 from tilemma.passes.decision import Decision
 from tilemma.records import record
 from tilemma.targets.ptx.passes.element_tiles import like
+from tilemma.targets.ptx.passes.overlapped_pieces import PIECE, copies, evened, merged, regular
 
 # Registers of a thread besides the accumulator and the packed tile: addresses, predicates, indices.
 _OTHERS = 40
@@ -60,6 +77,7 @@ _OTHERS = 40
 # earlier piece has waited for that.
 _FREE = (t.BulkWait, t.Barrier)
 _PIECE = (t.Store, t.ProxyFence, t.Barrier, t.Copy)
+assert len(_PIECE) == PIECE
 
 
 @record(slots=False)
@@ -78,103 +96,144 @@ class OverlapEpilogue:
 def _role(body: t.Body, registers: int, log: list[Decision]) -> t.Body:
     out: list[t.Op] = []
     for op in body:
-        found = _overlapped(op, registers, log) if isinstance(op, t.For) else None
+        found = _overlapped(op, registers, log) if isinstance(op, (t.For, t.While)) else None
         out += found if found is not None else (op,)
     return tuple(out)
 
 
 @record(slots=False)
-class _Tile:
-    """A loop over ``tiles`` that ends with ``pieces`` of ``mc``, which ``loop`` multiplies into."""
+class _Level:
+    """A body on the way to the pieces.
 
-    tiles: t.For
+    They stand between ``before`` and ``after``: in ``branch``, taken where ``condition`` holds, as the field
+    ``side``, or there themselves.
+    """
+
     before: t.Body
+    after: t.Body
+    branch: t.If | None = None
+    side: str = ""
+
+    @property
+    def condition(self) -> Expr | None:
+        if self.branch is None or self.side == "then":
+            return None if self.branch is None else self.branch.cond
+        return Unary("lnot", self.branch.cond)
+
+
+@record(slots=False)
+class _Tile:
+    """A loop over ``tiles`` with ``pieces`` of ``mc`` on the way ``levels``, which ``loop`` multiplies into.
+
+    ``passed``: the operations up to the main loop, this included, and ``behind``, those between it and the pieces,
+    without branches.
+    """
+
+    tiles: t.For | t.While
+    levels: list[_Level]
     loop: t.For
+    passed: t.Body
+    behind: t.Body
     pieces: list[t.Body]
     mc: t.FragmentRef
     plan: FragmentPlan
     stored: t.Store
 
+    @property
+    def others(self) -> Iterator[t.Op]:
+        """All operations of a tile besides the main loop, the pieces and the branches around these."""
+        for level in self.levels:
+            for op in (*level.before, *level.after):
+                if op is not self.loop:
+                    yield from walk((op,))
+            if level.branch is not None:
+                yield from walk(level.branch.otherwise if level.side == "then" else level.branch.then)
 
-def _overlapped(tiles: t.For, registers: int, log: list[Decision]) -> t.Body | None:
+    @property
+    def moving(self) -> set[str]:
+        """The variables and indices that differ between tiles."""
+        return _changed(self.tiles.body) | ({self.tiles.index.name} if isinstance(self.tiles, t.For) else set())
+
+
+def _overlapped(tiles: t.For | t.While, registers: int, log: list[Decision]) -> t.Body | None:
     """The replacement of the loop over tiles, or None if it is not changed."""
     found = _found(tiles)
     if found is None or found.stored.dst.dtype.bits > 16:
         return None  # a tile that is not narrowed needs as many registers again
     # Accumulators and packed tile: 32-bit registers of a warpgroup's threads.
-    sums = sum(_area(op.plan) for op in found.before if isinstance(op, t.DeclareFragment) and op.plan)
+    declared = (op for op in (*found.passed, *found.behind) if isinstance(op, t.DeclareFragment))
+    sums = sum(_area(op.plan) for op in declared if op.plan)
+    follows = _follows(found)
     if (
-        sums + _area(found.plan) * found.stored.dst.dtype.bits // 32 + _OTHERS > registers
+        follows is None
+        or sums + _area(found.plan) * found.stored.dst.dtype.bits // 32 + _OTHERS > registers
         or _uneven(found)
         or _used(found)
         or _local(found)
+        or not _apart(found)
     ):
         return None
     text = f"{len(found.pieces)} pieces, each in another iteration over {found.loop.index.name} of the next tile"
     log.append(
         Decision("overlapped epilogue", found.mc.name, text, {"pieces": len(found.pieces)}, span=found.stored.span)
     )
-    return _delayed(found)
+    return _delayed(found, follows)
 
 
-def _found(tiles: t.For) -> _Tile | None:
-    pieces = _pieces(tiles.body)
-    before = tiles.body[: len(tiles.body) - sum(map(len, pieces))]
+# ---- where it applies ------------------------------------------------------------------------------------
+
+
+def _found(tiles: t.For | t.While) -> _Tile | None:
+    way = _way(tiles.body)
+    if way is None:
+        return None
+    levels, pieces = way
     stores = [op for piece in pieces for op in piece if isinstance(op, t.Store)]
-    stored = {s.fragment for s in stores}
-    if len(pieces) < 2 or len(stored) > 1:
+    (mc, *others) = {s.fragment for s in stores}
+    if others or mc.index:
         return None
-    (mc,) = stored
-    # The wait for the tile before to be read, where it stands in front of the main loop, leaves a barrier behind
-    # the loop that the pieces would not have there.
-    if mc.index or not isinstance(pieces[0][0], t.BulkWait):
-        return None
-    loops = [op for op in before if isinstance(op, t.For) and _multiplies(op, mc)]
-    plan = next((op.plan for op in before if isinstance(op, t.DeclareFragment) and op.name == mc.name), None)
+    path = [op for level in levels for op in level.before]
+    loops = [i for i, op in enumerate(path) if isinstance(op, t.For) and _multiplies(op, mc)]
+    plan = next((op.plan for op in path if isinstance(op, t.DeclareFragment) and op.name == mc.name), None)
     if plan is None or len(loops) != 1:
         return None
-    return _Tile(tiles, before, loops[0], pieces, mc, plan, stores[0])
+    passed, behind = tuple(path[: loops[0] + 1]), tuple(path[loops[0] + 1 :])
+    loop = passed[-1]
+    assert isinstance(loop, t.For)
+    # The wait for the tile before to be read, where it stands in front of the main loop, leaves a barrier behind
+    # the loop that the pieces would not have there.
+    if not isinstance(pieces[0][0], t.BulkWait) and not _waits(behind, _barrier(pieces[0])):
+        return None
+    return _Tile(tiles, levels, loop, passed, behind, pieces, mc, plan, stores[0])
+
+
+def _way(body: t.Body) -> tuple[list[_Level], list[t.Body]] | None:
+    """The last pieces in ``body`` or its branches, and the way there."""
+    for at in range(len(body) - 1, -1, -1):
+        op = body[at]
+        pieces = _pieces(body[: at + 1])
+        if len(pieces) > 1:
+            return [_Level(body[: at + 1 - sum(map(len, pieces))], body[at + 1 :])], pieces
+        for side in ("then", "otherwise") if isinstance(op, t.If) else ():
+            inner = _way(getattr(op, side))
+            if inner is not None and isinstance(op, t.If):
+                return [_Level(body[:at], body[at + 1 :], op, side), *inner[0]], inner[1]
+    return None
+
+
+def _waits(body: t.Body, barrier: t.Barrier) -> bool:
+    """Whether ``body`` waits until all stores have read their source, and then at ``barrier``."""
+    waits = [i for i, op in enumerate(body) if isinstance(op, t.BulkWait) and op.pending == 0]
+    return bool(waits) and barrier in body[waits[0] :]
+
+
+def _barrier(piece: t.Body) -> t.Barrier:
+    return next(op for op in piece if isinstance(op, t.Barrier))
 
 
 def _area(plan: FragmentPlan) -> int:
     """Registers of a thread for an accumulator; 0 for other fragments."""
     return plan.shape[0] * plan.shape[1] // plan.level.threads if plan.role == "C" else 0
-
-
-def _delayed(found: _Tile) -> t.Body:
-    tiles, loop, pieces, mc, span = found.tiles, found.loop, found.pieces, found.mc, found.stored.span
-    dtype = found.stored.dst.dtype
-    packed = like(found.plan, dtype, mc.name, span)
-    held, waiting = t.FragmentRef(f"{mc.name}.held"), Var(f"{mc.name}.waiting", INDEX)
-    places = _places(found, pieces)
-    regular = _regular(pieces, {e: var for e, var in places.items() if e in _coordinates(pieces[:1])})
-    if regular is not None:
-        places = _places(found, pieces[:1])
-        pieces = [
-            tuple(regular(const(j)) if isinstance(op, t.Copy) else op for op in p) for j, p in enumerate(pieces)
-        ]
-    overlapped = [_overlapped_piece(piece, held, places) for piece in pieces]
-    at = [binary("eq", loop.index, j) for j in range(len(pieces))]
-    each: t.Body = tuple(t.If(here, piece, span=span) for here, piece in zip(at, overlapped, strict=True))
-    if regular is not None:
-        each = _merged(overlapped, at, regular(loop.index))
-    due = binary("land", binary("gt", waiting, 0), binary("lt", loop.index, len(pieces)))
-    main_loop = replace(loop, body=(*loop.body, t.If(due, each, span=span)))
-    ready = (_packed(mc, found.plan, held, packed), *(t.Assign(var, e, span=span) for e, var in places.items()))
-    another = binary("lt", add(tiles.index, tiles.step), tiles.stop)
-    may_wait = binary("land", another, binary("ge", loop.stop, len(pieces)))
-    way = t.If(
-        may_wait, (t.Assign(waiting, const(1), span=span),), tuple(op for p in overlapped for op in p), span=span
-    )
-    before = tuple(main_loop if op is loop else op for op in found.before)
-    if _uses_shared(found):
-        # The barriers of the pieces also ended the use of other shared memory by a tile.
-        ready = (*ready, next(op for op in pieces[0] if isinstance(op, t.Barrier)))
-    return (
-        t.DeclareFragment(held.name, (), dtype, found.plan.shape, packed, guarded=True, span=span),
-        *(t.Declare(v, const(0), span=span) for v in (waiting, *places.values())),
-        replace(tiles, body=(*before, *ready, way)),
-    )
 
 
 def _pieces(body: t.Body) -> list[t.Body]:
@@ -201,22 +260,56 @@ def _multiplies(loop: t.For, mc: t.FragmentRef) -> bool:
     return counts and any(isinstance(x, t.Mma) and x.acc == mc for x in walk(loop.body))
 
 
+def _follows(found: _Tile) -> list[Expr] | None:
+    """Conditions at the end of a tile for another that gets to the main loop; None where they are not known
+    there."""
+    tiles = found.tiles
+    if isinstance(tiles, t.While):
+        conditions, step = [tiles.cond], {}
+    else:
+        conditions, step = [], {tiles.index.name: add(tiles.index, tiles.step)}
+    path: list[t.Op] = []
+    for level in found.levels:
+        path += level.before
+        if found.loop in path:
+            break
+        condition = _at_the_end(level.condition, path) if level.condition is not None else None
+        if condition is None:
+            return None
+        conditions.append(substitute(condition, step))
+    if any(isinstance(x, (Element, FragmentElement)) for e in conditions for x in parts(e)):
+        return None
+    if isinstance(tiles, t.For):
+        conditions.insert(0, binary("lt", step[tiles.index.name], tiles.stop))
+    return conditions
+
+
+def _at_the_end(e: Expr, path: list[t.Op]) -> Expr | None:
+    """The value that ``e`` will have behind ``path``, of the next tile, in terms of the values before it."""
+    for op in reversed(path):
+        if isinstance(op, (t.Declare, t.Assign)):
+            e = substitute(e, {op.var.name: op.value})
+        elif depends_on(e, _changed((op,))):
+            return None
+    return e
+
+
 def _uneven(found: _Tile) -> bool:
     """Whether the main loop's trip count may differ between tiles, or a loop may be left early."""
-    stop = found.loop.stop
-    differs = depends_on(stop, {found.tiles.index.name}) or bool(_variables((stop,)) & _changed(found.tiles))
-    return differs or any(isinstance(op, (t.Break, t.Continue)) for op in walk(found.tiles.body))
+    jumps = any(isinstance(op, (t.Break, t.Continue)) for op in walk(found.tiles.body))
+    return jumps or depends_on(found.loop.stop, found.moving)
 
 
 def _used(found: _Tile) -> bool:
-    """Whether the accumulator has other uses than element work between the main loop and the pieces, when nothing
-    is held; whether the main loop has element work, or that work reads global memory: both need registers."""
-    at = found.before.index(found.loop)
-    work = [op for op in found.before[at + 1 :] if isinstance(op, t.Apply)]
+    """Whether the accumulator has other uses than element work and stores between the main loop and the pieces,
+    when nothing is held; whether the main loop has element work, or that work reads global memory: both need
+    registers."""
+    work = [op for op in found.behind if isinstance(op, t.Apply)]
     if any(isinstance(op, t.Apply) for op in walk(found.loop.body)) or _reads_global(work):
         return True
-    for op in walk(tuple(op for op in found.before if op not in work)):
-        mine = not isinstance(op, (t.Mma, t.Fill, t.DeclareFragment))
+    done = {id(op) for op in walk(tuple(work))}
+    for op in found.others:
+        mine = id(op) not in done and not isinstance(op, (t.Mma, t.Fill, t.DeclareFragment, t.Store))
         if mine and any(r == found.mc for _, r in fragment_uses(op)):
             return True
     return False
@@ -224,8 +317,7 @@ def _used(found: _Tile) -> bool:
 
 def _uses_shared(found: _Tile) -> bool:
     """Whether a tile uses shared memory besides the main loop and the pieces."""
-    others = walk(tuple(op for op in found.before if op is not found.loop))
-    return any(v.base.space is Space.SHARED for op in others for v in touched(op))
+    return any(v.base.space is Space.SHARED for op in found.others for v in touched(op))
 
 
 def _reads_global(work: Iterable[t.Op]) -> bool:
@@ -234,105 +326,92 @@ def _reads_global(work: Iterable[t.Op]) -> bool:
 
 
 def _local(found: _Tile) -> bool:
-    """Whether the pieces read variables that the loop over tiles changes, or stage each tile elsewhere."""
-    everything = [e for piece in found.pieces for op in piece for e in expressions(op)]
-    elsewhere = [
-        e for piece in found.pieces for op in piece if not isinstance(op, t.Copy) for e in expressions(op)
-    ]
-    moves = any(depends_on(e, {found.tiles.index.name}) for e in elsewhere)
-    return moves or bool(_variables(everything) & _changed(found.tiles))
+    """Whether the pieces stage each tile elsewhere."""
+    targets = {id(e) for e in _coordinates(found.pieces)}
+    everything = (e for piece in found.pieces for op in piece for e in expressions(op) if id(e) not in targets)
+    return any(depends_on(e, found.moving) for e in everything)
 
 
-def _changed(loop: t.For) -> set[str]:
-    return {op.var.name for op in walk(loop.body) if isinstance(op, (t.Declare, t.Assign))}
+def _apart(found: _Tile) -> bool:
+    """Whether nothing between the two places of the pieces touches their buffers, or waits for stores."""
+    mine = {v.base.name for piece in found.pieces for op in piece for v in touched(op)}
+    between = (*found.passed, *(op for level in found.levels for op in level.after))
+    return not any(
+        isinstance(op, t.BulkWait) or any(v.base.name in mine for v in touched(op)) for op in walk(between)
+    )
 
 
-def _variables(found: Iterable[Expr]) -> set[str]:
-    return {x.name for e in found for x in parts(e) if isinstance(x, Var)}
+def _changed(body: t.Body) -> set[str]:
+    """The variables that ``body`` sets."""
+    found = {op.var.name for op in walk(body) if isinstance(op, (t.Declare, t.Assign))}
+    return found | {op.result.name for op in walk(body) if isinstance(op, t.Atomic) and op.result is not None}
+
+
+# ---- the loop over tiles with delayed pieces -------------------------------------------------------------
+
+
+def _delayed(found: _Tile, follows: list[Expr]) -> t.Body:
+    tiles, loop, pieces, mc, span = found.tiles, found.loop, found.pieces, found.mc, found.stored.span
+    dtype = found.stored.dst.dtype
+    packed = like(found.plan, dtype, mc.name, span)
+    held, waiting = t.FragmentRef(f"{mc.name}.held"), Var(f"{mc.name}.waiting", INDEX)
+    places = _places(found, pieces)
+    even = evened(pieces)
+    one = regular(even, {e: var for e, var in places.items() if e in _coordinates(even[:1])})
+    if one is not None:
+        places = _places(found, pieces[:1])
+        even, pieces = (
+            [tuple(one(const(j)) if isinstance(op, t.Copy) else op for op in p) for j, p in enumerate(x)]
+            for x in (even, pieces)
+        )
+    at = [binary("eq", loop.index, j) for j in range(len(pieces))]
+    last = [_overlapped_piece(piece, held, places) for piece in pieces]
+    if one is None:
+        each: t.Body = tuple(t.If(here, piece, span=span) for here, piece in zip(at, last, strict=True))
+    else:
+        each = merged([_overlapped_piece(piece, held, places) for piece in even], at, one(loop.index))
+    due = binary("land", binary("gt", waiting, 0), binary("lt", loop.index, len(pieces)))
+    main_loop = replace(loop, body=(*loop.body, t.If(due, each, span=span)))
+    ready = (_packed(mc, found.plan, held, packed), *(t.Assign(var, e, span=span) for e, var in places.items()))
+    if _uses_shared(found):
+        # The barriers of the pieces also ended the use of other shared memory by a tile.
+        ready = (*ready, _barrier(pieces[0]))
+    may_wait = binary("ge", loop.stop, len(pieces))
+    for condition in reversed(follows):
+        may_wait = binary("land", condition, may_wait)
+    wait, done = (t.Assign(waiting, const(x), span=span) for x in (1, 0))
+    stores = tuple(op for p in last for op in p)
+    if len(found.levels) == 1:
+        end = t.If(may_wait, (wait,), stores, span=span)
+        multiplied: t.Body = (main_loop,)
+    else:
+        # Some tiles have no pieces.
+        end = t.If(binary("gt", waiting, 0), (t.If(may_wait, (wait,), (*stores, done), span=span),), span=span)
+        multiplied, ready = (main_loop, done), (*ready, wait)
+    return (
+        t.DeclareFragment(held.name, (), dtype, found.plan.shape, packed, guarded=True, span=span),
+        *(t.Declare(v, const(0), span=span) for v in (waiting, *places.values())),
+        replace(tiles, body=(*_rebuilt(found.levels, loop, multiplied, ready), end)),
+    )
+
+
+def _rebuilt(levels: list[_Level], loop: t.For, multiplied: t.Body, ready: t.Body) -> t.Body:
+    """The way ``levels`` with ``multiplied`` in the place of ``loop`` and ``ready`` in that of the pieces."""
+    first, *inner = levels
+    before = [x for op in first.before for x in (multiplied if op is loop else (op,))]
+    if first.branch is not None:
+        ready = (replace(first.branch, **{first.side: _rebuilt(inner, loop, multiplied, ready)}),)
+    return (*before, *ready, *first.after)
 
 
 def _places(found: _Tile, pieces: list[t.Body]) -> dict[Expr, Var]:
     """A variable for each part of the places of ``pieces`` that depends on the tile."""
-    moving = dict.fromkeys(e for e in _coordinates(pieces) if depends_on(e, {found.tiles.index.name}))
+    moving = dict.fromkeys(e for e in _coordinates(pieces) if depends_on(e, found.moving))
     return {e: Var(f"{found.mc.name}.place{i}", e.type) for i, e in enumerate(moving)}
 
 
-def _copies(pieces: Iterable[t.Body]) -> list[t.Copy]:
-    return [op for piece in pieces for op in piece if isinstance(op, t.Copy)]
-
-
 def _coordinates(pieces: Iterable[t.Body]) -> list[Expr]:
-    return [e for c in _copies(pieces) for e in c.dst.offsets]
-
-
-# ---- pieces with one text --------------------------------------------------------------------------------
-
-
-def _regular(pieces: list[t.Body], places: Mapping[Expr, Expr]) -> Callable[[Expr], t.Copy] | None:
-    """The copy of a piece as a function of its number, with ``places`` filled in, if the pieces have one text.
-
-    They do if they differ in what they store, in coordinates that grow by one number from piece to piece, and in
-    slots that are taken in turns.  Else None.
-    """
-    others = [tuple(op for op in piece if not isinstance(op, (t.Store, t.Copy))) for piece in pieces]
-    copies = _copies(pieces)
-    first = copies[0]
-    source, target = (_view([getattr(c, side) for c in copies], places) for side in ("src", "dst"))
-    differ = any(replace(c, src=first.src, dst=first.dst) != first for c in copies)
-    if source is None or target is None or differ or any(ops != others[0] for ops in others):
-        return None
-    return lambda j: replace(first, src=source(j), dst=target(j))
-
-
-def _view(views: list[View], places: Mapping[Expr, Expr]) -> Callable[[Expr], View] | None:
-    first = views[0]
-    if any(v.map(lambda _: const(0)) != first.map(lambda _: const(0)) for v in views):
-        return None
-    found = [_series(list(x), places) for x in zip(*(v.expressions() for v in views), strict=True)]
-    series = [s for s in found if s is not None]
-    if len(series) < len(found):
-        return None
-
-    def view(j: Expr) -> View:
-        each = iter(series)
-        return first.map(lambda _: next(each)(j))
-
-    return view
-
-
-def _series(values: list[Expr], places: Mapping[Expr, Expr]) -> Callable[[Expr], Expr] | None:
-    """A function of j with the values ``values[j]``; the first of them may have a variable in ``places``."""
-    start = places.get(values[0], values[0])
-    if all(v == values[0] for v in values):
-        return lambda _: start
-    for period in range(2, len(values)):
-        if [value_of(v) for v in values] == [j % period for j in range(len(values))]:
-            return lambda j: mod(j, period)
-    (base, at), (_, then) = _with_constant(values[0]), _with_constant(values[1])
-    step = then - at
-    if any(_with_constant(v) != (base, at + j * step) for j, v in enumerate(values)):
-        return None
-    return lambda j: add(start, mul(j, step))
-
-
-def _with_constant(e: Expr) -> tuple[Expr, int]:
-    """``e`` as the sum of an expression and a number."""
-    if isinstance(e, Const):
-        return const(0), int(e.value)
-    if isinstance(e, Binary) and e.op == "add" and isinstance(e.b, Const):
-        return e.a, int(e.b.value)
-    return e, 0
-
-
-def _merged(pieces: list[t.Body], at: list[Expr], copy: t.Copy) -> t.Body:
-    """The piece whose condition in ``at`` holds: what all have in common stands there once."""
-    out: list[t.Op] = []
-    for ops in zip(*pieces, strict=True):
-        if isinstance(ops[0], t.Store):
-            out += (t.If(here, (op,), span=op.span) for here, op in zip(at, ops, strict=True))
-        else:
-            out.append(copy if isinstance(ops[0], t.Copy) else ops[0])
-    return tuple(out)
+    return [e for c in copies(pieces) for e in c.dst.offsets]
 
 
 def _overlapped_piece(piece: t.Body, held: t.FragmentRef, places: dict[Expr, Var]) -> t.Body:
