@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilemma import testing
+from tilemma import machine, testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import ranked
@@ -36,8 +36,10 @@ def batch(shape: tuple[int, int, int, int], **options: object) -> tuple[Problem,
     return arguments.problem(call, describe(out), made=False), out, [left, right]
 
 
-def check(plan: Plan, turns: bool = False, **options: object) -> None:
-    p, out, (left, right) = batch((4, 136, 136, 40))
+def check(
+    plan: Plan, turns: bool = False, shape: tuple[int, int, int, int] = (4, 136, 136, 40), **options: object
+) -> None:
+    p, out, (left, right) = batch(shape)
     product.run(
         p,
         replace(plan, by_hand=True, turns=turns, queue=not turns, kept=True),
@@ -62,6 +64,28 @@ def test_every_tile_is_computed(name: str, turns: bool) -> None:
 def test_schedules(name: str, turns: bool) -> None:
     for seed in range(20):
         check(PLANS[name], turns, seed=seed)
+
+
+# Tiles that are staged in pieces, and products of two of them.
+IN_PIECES = {
+    "alone": (Plan("pipelined", (128, 256, 64), 2, 4, grid=1, store="tma"), (3, 72, 264, 264)),
+    "swapped": (Plan("pipelined", (128, 256, 64), 2, 4, grid=1, store="tma", swap=True), (2, 264, 72, 520)),
+    "pairs": (
+        Plan("pipelined", (128, 176, 64), 2, 5, grid=1, store="tma", cluster=(2, 1)),
+        (3, 136, 184, 264),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PIECES)
+def test_tiles_of_a_queue_are_stored_while_the_next_is_multiplied(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, run = [], machine.run
+    monkeypatch.setattr(machine, "run", lambda ptx, *x, **y: texts.append(ptx) or run(ptx, *x, **y))
+    plan, shape = IN_PIECES[name]
+    check(plan, shape=shape, strict=True)
+    assert "%mc_held" in texts[0]
 
 
 def test_blocks_of_batches_with_more_tiles_take_turns_or_a_queue() -> None:

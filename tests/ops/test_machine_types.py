@@ -150,6 +150,14 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         replace(SMALL, tile=(128, 128, 64), groups=2, grid=4, store="tma"),
         call("grouped_matmul", (150, 200, 136), ("bf16", "bf16"), "bf16", epilogue=False),
     ),
+    "groups stored while the next tile is multiplied": (
+        replace(SMALL, tile=(128, 256, 64), groups=2, stages=4, store="tma"),
+        call("grouped_matmul", (290, 520, 264), ("bf16", "bf16"), "bf16", epilogue=False),
+    ),
+    "scaled groups stored while the next tile is multiplied": (
+        replace(SMALL, tile=(128, 256, 128), groups=2, stages=4, store="tma"),
+        call("grouped_matmul", (150, 528, 528), (E4, E4), "bf16", "rows"),
+    ),
     "groups swapped": (
         replace(SMALL, tile=(64, 16, 128), swap=True),
         call("grouped_matmul", (30, 72, 144), ("bf16", "bf16"), "bf16"),

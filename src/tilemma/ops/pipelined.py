@@ -178,9 +178,14 @@ def matmul_by_hand(
             bias_s = shared(TB, GROUPS, TILE_N)
         if SCALE_RHS == "vector":
             vector_s = shared("f32", GROUPS, TILE_N)
+
+        def settled(task: Any) -> list[Any]:
+            """The task, as variables that are set once: places are compared by them."""
+            return [x if isinstance(x, int) or x is steps else var(x) for x in task]
+
         if ONCE:
             # Found while the kernel before still runs.
-            only = [x if isinstance(x, int) or x is steps else var(x) for x in tasks.task(first)]
+            only = settled(tasks.task(first))
 
         def issue_load(
             task: Any, filled: Any, back: Any = None, begins: Any = (None, None), b: Operand = b, a: Operand = a,
@@ -335,7 +340,7 @@ def matmul_by_hand(
             load_tile(tasks.task(number), filled)
 
         def compute_numbered(part_m: Any, used: Any, task: Task) -> None:
-            compute_tile(tasks.task(task.group), used, part_m)
+            compute_tile(settled(tasks.task(task.group)), used, part_m)
 
         def drain(filled: Any) -> None:
             """Where tiles are shared, wait until the consumers of the other blocks have arrived: nothing more

@@ -183,7 +183,7 @@ def test_tiles_some_of_which_are_stored_otherwise(tmp_path, loop):
     """Some tiles leave their registers at once, behind a wait for the pieces of the one before."""
     kernel = consumer_variant(tmp_path, *loop[1:], in_branch("t % 3 != 1", DIRECT), *loop[:1])
     assert late(kernel)[1]
-    check(kernel, "sm_90a", (72, 1032, 200), seeds=(0, 1))
+    check(kernel, "sm_90a", (72, 776, 200), seeds=(0, 1))
 
 
 def test_a_condition_that_is_read_from_memory(tmp_path):

@@ -28,15 +28,16 @@ pieces may stand in branches::
             for k: multiply into mc              if filled(t):
             if whole(t):                             for k: ..
                 piece 0 of mc => place(t)            waiting = 0
-                ..                                   if whole(t): held = mc; place = place(t); waiting = 1
-            else: ..                                 else: ..
-        t = next()                               t = next()
+                ..                                   if whole(t):
+            else: ..                                     held = mc; place = place(t); waiting = 1
+        t = next()                                   else: ..
+                                                 t = next()
                                                  if waiting and not (some(t) and filled(t) and ..):
                                                      piece 0 of held => place; ..; waiting = 0
 
 What stands between the two places of the pieces neither touches their buffers nor waits for stores.  So no trigger
-there promises another role that a piece has been stored: it would stand behind such a wait, since the pieces of all
-tiles go through the same buffers.
+there promises another role that a piece has been stored: the pieces of all tiles go through the same buffers, so
+that it would stand behind such a wait.
 """
 
 from __future__ import annotations
@@ -400,7 +401,9 @@ def _rebuilt(levels: list[_Level], loop: t.For, multiplied: t.Body, ready: t.Bod
     first, *inner = levels
     before = [x for op in first.before for x in (multiplied if op is loop else (op,))]
     if first.branch is not None:
-        ready = (replace(first.branch, **{first.side: _rebuilt(inner, loop, multiplied, ready)}),)
+        body = _rebuilt(inner, loop, multiplied, ready)
+        taken = first.side == "then"
+        ready = (replace(first.branch, then=body) if taken else replace(first.branch, otherwise=body),)
     return (*before, *ready, *first.after)
 
 
