@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pipeline_runs import check, problem
+from pipeline_runs import check, close, problem
 
 from tilemma import machine
 from tilemma.compiler import compile_kernel, default_facts, with_facts
@@ -13,6 +13,7 @@ from tilemma.ir.printer import print_op
 from tilemma.ir.tile import Copy, For, If, Store
 from tilemma.ir.walk import walk
 from tilemma.modules import load_python
+from tilemma.targets.cpu import execute
 from tilemma.targets.ptx.passes import decide
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -162,6 +163,7 @@ def in_branch(condition, otherwise):
 
 
 DIRECT = "mma.store(mc, output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n))\n"
+REPLACING = DIRECT.replace("n)", "n - 1)")
 
 
 def test_operations_behind_the_stores(tmp_path):
@@ -184,6 +186,26 @@ def test_tiles_some_of_which_are_stored_otherwise(tmp_path, loop):
     kernel = consumer_variant(tmp_path, *loop[1:], in_branch("t % 3 != 1", DIRECT), *loop[:1])
     assert late(kernel)[1]
     check(kernel, "sm_90a", (72, 776, 200), seeds=(0, 1))
+
+
+def test_a_tile_is_stored_once(tmp_path):
+    """Some tiles replace the one before: its pieces come earlier, and not again."""
+    kernel = consumer_variant(tmp_path, *COUNTED[1:], in_branch("t % 3 != 1", REPLACING), *COUNTED[:1])
+    decided, found = late(kernel)
+    assert found
+    shape = {"M": 72, "N": 776, "K": 200}
+    results = []
+    for run in (kernel, decided, None):
+        arrays, want = problem(kernel, tuple(shape.values()))
+        if run is None:
+            compiled = compile_kernel(kernel, "sm_90a")
+            machine.run(compiled.ptx, compiled.launches[0], arrays, strict=True)
+        else:
+            execute(run, arrays, {}, dims=shape)
+        results.append(arrays["output"])
+    # The second tile is in the place of the first, and nothing in its own.
+    want[:, :256], want[:, 256:512] = want[:, 256:512], 7
+    assert all(close(x, want) for x in results)
 
 
 def test_a_condition_that_is_read_from_memory(tmp_path):

@@ -201,10 +201,6 @@ def _found(tiles: t.For | t.While) -> _Tile | None:
     passed, behind = tuple(path[: loops[0] + 1]), tuple(path[loops[0] + 1 :])
     loop = passed[-1]
     assert isinstance(loop, t.For)
-    # The wait for the tile before to be read, where it stands in front of the main loop, leaves a barrier behind
-    # the loop that the pieces would not have there.
-    if not isinstance(pieces[0][0], t.BulkWait) and not _waits(behind, _barrier(pieces[0])):
-        return None
     return _Tile(tiles, levels, loop, passed, behind, pieces, mc, plan, stores[0])
 
 
@@ -220,12 +216,6 @@ def _way(body: t.Body) -> tuple[list[_Level], list[t.Body]] | None:
             if inner is not None and isinstance(op, t.If):
                 return [_Level(body[:at], body[at + 1 :], op, side), *inner[0]], inner[1]
     return None
-
-
-def _waits(body: t.Body, barrier: t.Barrier) -> bool:
-    """Whether ``body`` waits until all stores have read their source, and then at ``barrier``."""
-    waits = [i for i, op in enumerate(body) if isinstance(op, t.BulkWait) and op.pending == 0]
-    return bool(waits) and barrier in body[waits[0] :]
 
 
 def _barrier(piece: t.Body) -> t.Barrier:
@@ -334,7 +324,11 @@ def _local(found: _Tile) -> bool:
 
 
 def _apart(found: _Tile) -> bool:
-    """Whether nothing between the two places of the pieces touches their buffers, or waits for stores."""
+    """Whether nothing between the two places of the pieces touches their buffers, or waits for stores.
+
+    A wait for the tile before in front of the main loop would also leave a barrier behind the loop that the pieces
+    do not have there.
+    """
     mine = {v.base.name for piece in found.pieces for op in piece for v in touched(op)}
     between = (*found.passed, *(op for level in found.levels for op in level.after))
     return not any(
