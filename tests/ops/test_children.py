@@ -72,7 +72,7 @@ def test_results_do_not_wait_for_children_that_leave(forked: list[int], monkeypa
     """To end takes each of them some 10 ms: they are waited for together, at last."""
     ended: list[list[int]] = []
     end = children._end
-    monkeypatch.setattr(children, "_end", lambda pids: (ended.append(list(pids)), end(pids)))
+    monkeypatch.setattr(children, "_end", lambda pids, seconds: (ended.append(list(pids)), end(pids, seconds)))
     with closing(Children(lambda x: x, 3, soon(0.3))) as found:
         found.send(1)
         assert collected(found, soon()) == {1: 1}
@@ -166,3 +166,52 @@ def test_a_child_that_is_interrupted_at_once_does_not_go_on(
             (tmp_path / "on").touch()
             os._exit(0)
     assert not (tmp_path / "on").exists()
+
+
+def test_each_child_works_for_a_while(forked: list[int]) -> None:
+    """The parent starts three, which start the others; a failure ends none of these."""
+
+    def work(x: int) -> int:
+        if x == 0:
+            raise ValueError
+        time.sleep(0.02)
+        return os.getpid()
+
+    with closing(Children(work, 7, soon())) as started:
+        for x in range(60):
+            started.send(x)
+        found = collected(started, soon())
+    assert len(forked) == 3 and len(found) == 59 and len(set(found.values())) >= 6
+    check_ended(forked)
+
+
+def test_children_that_may_start_no_others_work(monkeypatch: pytest.MonkeyPatch, forked: list[int]) -> None:
+    parent, fork = os.getpid(), os.fork
+
+    def only_here() -> int:
+        if os.getpid() != parent:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", only_here)
+    with closing(Children(lambda x: x, 7, soon())) as started:
+        for x in range(20):
+            started.send(x)
+        assert sorted(collected(started, soon())) == list(range(20)) and started.alive
+    check_ended(forked)
+
+
+def test_late_children_of_children_are_ended(tmp_path: Path) -> None:
+    def work(x: int) -> int:
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(60)
+        return x
+
+    with closing(Children(work, 6, soon())) as started:
+        for x in range(6):
+            started.send(x)
+        until = soon()
+        while len(list(tmp_path.iterdir())) < 6 and time.perf_counter() < until:
+            time.sleep(0.01)
+    pids = [int(x.name) for x in tmp_path.iterdir()]
+    assert len(pids) == 6 and not [x for x in pids if Path(f"/proc/{x}").exists()]
