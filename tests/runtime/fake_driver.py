@@ -130,6 +130,9 @@ class FakeDriver:
         # A launch takes a microsecond.
         event[:] = [len(self.launches)]
 
+    def reached(self, event: Any) -> bool:
+        return False
+
     def elapsed(self, start: Any, stop: Any) -> float:
         return (stop[0] - start[0]) * 1e-6
 

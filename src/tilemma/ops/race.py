@@ -13,6 +13,7 @@ from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.errors import TilemmaError
+from tilemma.forking import cached_property
 from tilemma.ops.compiling import Compiled
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
@@ -28,7 +29,12 @@ COPIES, SPREAD, CACHED = 11, 120 << 20, 3
 # Copies start at the same place within a page as the caller's arrays, small ones within a smaller unit.
 PAGE, UNIT = 2 << 20, 512
 # The L2 cache is emptied by a write of so many times its size, which lasts until the launches are enqueued.
-FLUSH = 10
+FLUSH = 5
+# The device is kept busy for at most so many times as long, where the host needs more time to enqueue launches.
+MOST_AHEAD = 8
+# Every fourth launch of a process took 0.9 us longer, whatever it was: a random number of others, less than this,
+# stands before each that is timed.
+SPACED = 4
 # Calls at a time, at most and at least, and seconds that they take together if there are more; products that are
 # predicted to take so many seconds are only called once at a time.
 CALLS, REPEATED, TOGETHER, LONG = 12, 4, 1.5e-3, 4e-4
@@ -58,6 +64,13 @@ class Race:
     advance: Callable[[], None]
     say: Callable[[str], None]
     ready: dict[Plan, Contestant] = field(default_factory=dict)
+    # How often the device does what goes before a sequence of calls, and a single one.
+    ahead: dict[bool, int] = field(default_factory=lambda: {False: 1, True: 1})
+    turns: random.Random = field(default_factory=partial(random.Random, 0))
+
+    @cached_property
+    def _events(self) -> tuple[Any, Any]:
+        return self.device.driver.event(), self.device.driver.event()
 
     @property
     def device(self) -> Device:
@@ -119,7 +132,7 @@ class Race:
         Each round has another order: the same kernel took up to 1 % more or less time behind another one.
         """
         times: dict[Plan, list[float]] = {p: [] for p in plans}
-        starters, turns = {p: self._starter(p, single) for p in plans}, random.Random(0)
+        starters = {p: self._starter(p, single) for p in plans}
         calls = 1 if single else self.calls
         driver = self.device.driver
         stream = stream_source(self.problem.lhs)()
@@ -127,20 +140,12 @@ class Race:
             driver.synchronize(stream)
             place, size = _room(driver, max(self.device.l2_bytes, 1)) if single else (0, 0)
             try:
-                start, stop = driver.event(), driver.event()
                 for number in range(-WARMING, rounds):
-                    for plan, starter in turns.sample(list(starters.items()), len(starters)):
-                        if single:
-                            # This also keeps the device busy while the host enqueues launches.
-                            driver.fill_async(place, 0, size, stream)
-                        else:
-                            starter(stream)
-                        driver.record(start, stream)
-                        starter(stream)
-                        driver.record(stop, stream)
-                        seconds = driver.elapsed(start, stop) / calls
+                    for plan, starter in self.turns.sample(list(starters.items()), len(starters)):
+                        ahead = partial(self._empty, place, size) if single else starter
+                        seconds = self._timed(ahead, starter, single, stream)
                         if number >= 0:
-                            times[plan].append(seconds)
+                            times[plan].append(seconds / calls)
                     self.advance()
                     if number >= FEWEST - 1 and time.perf_counter() > deadline:
                         break
@@ -149,11 +154,39 @@ class Race:
                     driver.free(place)
         return times
 
+    def _empty(self, place: int, size: int, stream: int) -> None:
+        """Empty the L2 cache, behind some launches."""
+        for _ in range(self.turns.randrange(SPACED)):
+            self.device.driver.fill_async(place, 0, 1, stream)
+        self.device.driver.fill_async(place, 0, size, stream)
+
+    def _timed(
+        self, before: Callable[[int], None], starter: Callable[[int], None], single: bool, stream: int
+    ) -> float:
+        """Seconds of what ``starter`` starts, behind what ``before`` starts.
+
+        Where the device comes to the first event before all launches are enqueued, it waits for the host, which
+        may have other things to do: they are timed again, the device busy for longer if that happens twice.
+        """
+        driver, (start, stop), again = self.device.driver, self._events, False
+        while True:
+            for _ in range(self.ahead[single]):
+                before(stream)
+            driver.record(start, stream)
+            starter(stream)
+            driver.record(stop, stream)
+            late = driver.reached(start)
+            seconds = driver.elapsed(start, stop)
+            if not late or self.ahead[single] >= MOST_AHEAD:
+                return seconds
+            self.ahead[single] *= 1 + again
+            again = True
+
 
 def _room(driver: Driver, least: int) -> tuple[int, int]:
     """Address and size of memory that is written to empty the L2 cache, of ``least`` bytes; shorter than `FLUSH`
     times as long where the device has no more room."""
-    for size in (FLUSH * least, FLUSH * least // 2, 2 * least):
+    for size in (FLUSH * least, 2 * least):
         with contextlib.suppress(DriverError):
             return driver.allocate(size), size
     return driver.allocate(least), least
