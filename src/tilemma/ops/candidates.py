@@ -205,7 +205,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                         continue
                     if 3 in cluster and not few:
                         continue
-                    if grid and _fits_cluster(p, tile, cluster, share):
+                    if grid and fits_cluster(p, tile, cluster, share):
                         ring = _ring(p, plan, on)
                         ring = min(ring, SHARED_RING) if share and cluster != (1, 1) and not middling else ring
                         rows = RASTER // cluster[0] if plan.back or outgrows_cache(p, plan, cluster) else RASTER
@@ -440,7 +440,7 @@ def _alternates(p: Problem) -> bool:
     return min(left, right) > 2 * CACHE and left + right > LARGE
 
 
-def _fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
+def fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
     """Whether every block of ``cluster`` has a tile, and the blocks have data to share or to read from L2
     together.
 
