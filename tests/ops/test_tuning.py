@@ -22,7 +22,7 @@ from tilemma.ops.kernels import matmul_tiles
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.race import Race, copied
-from tilemma.ops.tuning import Search, measured
+from tilemma.ops.tuning import Search, measured, winner
 from tilemma.runtime import DeviceArray, DriverError, cuda_device, cudadriver
 from tilemma.runtime.arrays import describe
 
@@ -314,8 +314,56 @@ def test_only_plans_that_seemed_faster_are_measured_at_last(monkeypatch: pytest.
         wanted = on_fake_device()
         found = ranked(wanted, Hardware())
         first, slower, faster = found[0].plan, *(replace(found[0].plan, raster=x) for x in (33, 34))
-        search = Search(wanted, found, Race(wanted, (), 4, lambda: None, lambda _: None))
-        search.ratios = {first: 1.0, slower: 1.01, faster: 0.99}
+        race = Race(wanted, (), 4, lambda: None, lambda _: None)
+        search = Search(wanted, found, race, contextlib.ExitStack())
+        search.ratios = {first: [1.0], slower: [1.01], faster: [0.99]}
         assert search.decide(0.0) == faster and asked and all(x == [first, faster] for x in asked)
-        search.ratios = {first: 1.0, slower: 1.01}
+        search.ratios = {first: [1.0], slower: [1.01]}
         assert search.decide(0.0) == first
+
+
+class LateDriver(FakeDriver):
+    """A device that comes to the first event before the host has enqueued all launches, in the first ``late``
+    measurements."""
+
+    late = 0
+
+    def reached(self, event: Any) -> bool:
+        self.late -= 1
+        return self.late >= 0
+
+    def elapsed(self, start: Any, stop: Any) -> float:
+        return 9.0 if self.late >= 0 else 1e-5
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize(("late", "ahead"), [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8)])
+def test_late_launches_are_timed_again(single: bool, late: int, ahead: int) -> None:
+    """The device is kept busy for longer where the host is late twice."""
+    driver, plan = LateDriver(), Plan("tiles", (64, 64, 64), 1, raster=21)
+    with cudadriver.using(driver):
+        race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None)
+        race.enter([compiling.Compiled(plan)])
+        driver.late = late
+        assert race.run([plan], 3, 0.0, single)[plan] == [1e-5] * 3
+        assert race.ahead == {single: ahead, not single: 1}
+
+
+def test_a_host_that_is_always_late_is_timed_nevertheless() -> None:
+    driver, plan = LateDriver(), Plan("tiles", (64, 64, 64), 1, raster=21)
+    with cudadriver.using(driver):
+        race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None)
+        race.enter([compiling.Compiled(plan)])
+        driver.late = 1000
+        assert race.run([plan], 3, 0.0, single=True)[plan] == [9.0] * 3
+
+
+def test_a_plan_wins_where_it_is_faster_beyond_doubt() -> None:
+    """And by its margin, and in no way to measure slower."""
+    a, b = (Plan("tiles", (64, 64, 64), 1, raster=x) for x in (1, 2))
+    sure, noisy = [0.97, 0.98, 0.99] * 10, [0.6, 1.3, 0.9, 0.95, 1.4] * 6
+    assert winner({a: [noisy], b: [sure]}) == b
+    assert winner({a: [noisy]}) is None and winner({}) is None
+    assert winner({b: [sure, [0.999, 1.0, 0.998] * 10]}) == b
+    assert winner({b: [sure, [1.001] * 30]}) is None and winner({b: [sure, noisy]}) is None
+    assert winner({b: [sure]}, lambda _: 0.03) is None

@@ -12,7 +12,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from tilemma import dtypes
 from tilemma.errors import TilemmaError
@@ -29,8 +29,8 @@ from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 # Child processes that compile, at most and at least; threads otherwise, which wait for the assembler.
 CHILDREN, FEWEST_CHILDREN, WAITING = 24, 3, 4
-# Plans that each child has: the one that it compiles, and the next.
-AHEAD = 2
+# Plans that wait besides those that children compile: a plan that is sent later is chosen by more times.
+AHEAD = 3
 # Where children see the arrays that only a plan needs: at multiples of this, each at its own.
 NOWHERE = 1 << 40
 
@@ -68,11 +68,14 @@ def launches_of(calls: Calls) -> list[PreparedLaunch]:
 class Forked:
     """Children of this process compile, ``plans`` first; this one goes on."""
 
+    # Whether this process can do other things meanwhile.
+    apart: ClassVar[bool] = True
+
     def __init__(self, problem: Problem, count: int, deadline: float, plans: Sequence[Plan]) -> None:
         device = cuda_device(problem.lhs.device[1])
         target = best_arch(device.compute_capability)
         work = partial(_make, problem, target, assembly_arch(target, device))
-        self._problem, self._room = problem, AHEAD * count
+        self._problem, self._room = problem, count + AHEAD
         self._children: Children[Plan, list[Made] | str] = Children(work, count, deadline, plans)
 
     @property
@@ -100,6 +103,10 @@ class Forked:
                 adopt(kernel, each)
             found.append(Compiled(plan, work, partial(launches_of, calls), error))
         return found
+
+    def stop(self) -> None:
+        """Compile no more; `close` waits until nothing of it is left."""
+        self._children.stop()
 
     def close(self) -> None:
         self._children.close()
@@ -141,6 +148,7 @@ class Threads:
 
     problem: Problem
     deadline: float
+    apart: ClassVar[bool] = False
     _sent: deque[Plan] = field(default_factory=deque)
     _longest: float = 0.0
 
@@ -169,8 +177,11 @@ class Threads:
             self._longest = max(self._longest, time.perf_counter() - begin)
         return [Compiled(plan, work, partial(_together, each), error) for plan, work, each, error in found]
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._sent.clear()
+
+    def close(self) -> None:
+        self.stop()
 
 
 def _together(found: list[Future[list[PreparedLaunch]]]) -> list[PreparedLaunch]:
@@ -181,7 +192,7 @@ def compiler(problem: Problem, deadline: float, wanted: Iterator[Plan]) -> Forke
     """What compiles plans until ``deadline`` (perf_counter): the first of those that are ``wanted``."""
     count, plans = min(CHILDREN, cores() - 1), deque[Plan]()
     if count >= FEWEST_CHILDREN and hasattr(os, "fork"):
-        plans.extend(itertools.islice(wanted, AHEAD * count))
+        plans.extend(itertools.islice(wanted, count + AHEAD))
         with contextlib.suppress(OSError):  # the system allows no more processes or open files
             return Forked(problem, count, deadline, plans)
     return Threads(problem, deadline, plans)

@@ -10,41 +10,48 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilemma.forking import cached_property, collection_paused
-from tilemma.ops import compiling, few_rows, race
+from tilemma.ops import compiling, race
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.plan import Estimate, Hardware, Plan, hardware
 from tilemma.ops.problem import Problem
 from tilemma.ops.race import Race, copied
 from tilemma.runtime import PreparedLaunch
 
-# How many of the model's plans are tried; how many of the fastest plans have neighbours that are tried, and how
-# many are measured at last, besides the model's.
-MEASURED, FASTEST, FINALISTS = 40, 4, 6
+# How many of the model's plans are tried, and how many of the fastest plans have neighbours that are tried.
+MEASURED, FASTEST = 40, 4
 # Seconds after the begin: no plan that would be ready later is compiled, but the model's choice is awaited until
 # the second; the last are measured until the third, at least as long as this.
-SEARCHING, WAITING, MEASURING, LEAST = 1.42, 1.7, 1.8, 0.12
+SEARCHING, WAITING, MEASURING, LEAST = 1.45, 1.7, 1.85, 0.12
 # Seconds that measurements of the search may last longer: children end at the same time.
 LATE = 0.15
-# Plans that are timed together; rounds of the first measurements, in at most so many seconds, and of the last.
-TOGETHER, TRIAL, TRYING, ROUNDS = 8, 5, 0.1, 61
+# Plans that are timed together; rounds of the first measurements, in at most so many seconds.
+TOGETHER, TRIAL, TRYING = 6, 5, 0.1
+# Of the plans that may be the fastest so many are timed again while others are compiled, in so many rounds at a
+# time, until they have been timed so often; more of their time than this over the least is not.
+AGAIN, SHORT, ENOUGH, NEAR = 4, 4, 40, 1.02
+# Of the last plans so many are left in each part of their measurement; rounds of a part, at most.
+LEFT, ROUNDS = (6, 3, 2), 41
 # One call is timed at a time, too, of results with so many rows and columns, and of batches whose operands have
 # so many bytes: at first, where it is predicted to take so many seconds.
 LARGE, WIDE, SLOW = 512, 60e6, 2e-5
-# How much faster than the model's choice another plan has to be on average, of few rows, which have a model of
-# their own, where K is divided, and of batches; in each way to measure; how much slower it may seem in half of the
-# rounds.  Plans for 11 products of few rows that seemed 1 % faster and more were 0.969 to 1.033 times as fast when
-# timed again, two that divide K and seemed 1.3 and 1.9 % faster 0.985 and 0.990, two for batches that seemed 2.4
-# and 3.5 % faster 0.957 and 0.988.
-MARGIN, MARGIN_OF_FEW, MARGIN_OF_PARTS, MARGIN_OF_BATCHES = 0.01, 0.02, 0.02, 0.03
-EACH, HALF = 0.003, 0.005
+# Those for which both ways are used are measured so in the search, too, where a call takes less than so long.
+QUICK = 4e-5
+# How much faster than the model's choice another plan has to be on average, and where K is divided and of batches.
+# Of plans for 71 products that seemed 0.7 to 1.5 % faster at last, 5 of 50 were more than 1 % slower when timed
+# again, of those that seemed 1.5 % faster and more 1 of 121.
+MARGIN, MARGIN_OF_PARTS, MARGIN_OF_BATCHES = 0.01, 0.015, 0.015
+# Standard deviations, of as many coins as there are rounds, by which a plan has to win more rounds than it loses
+# in one way to measure; how much slower it may be in the others beyond doubt.
+CERTAIN, UNSURE = 2.5, 0.005
 # Plans that the model predicts to take so many times the least are not measured.
 HOPELESS = 2.0
 
@@ -84,7 +91,7 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False, s
             lambda text: console.print(text, markup=False),
         )  # fmt: skip
         alive.callback(contest.close)
-        search = Search(problem, found, contest)
+        search = Search(problem, found, contest, alive)
         search.run(begin + SEARCHING, begin + WAITING)
         if search.first not in search.ratios:
             return search.first
@@ -99,9 +106,11 @@ class Search:
     problem: Problem
     found: Sequence[Estimate]
     race: Race
+    # Ends what the search has started.
+    alive: contextlib.ExitStack
     tried: set[Plan] = field(default_factory=set)
-    # The median of each plan's times over those of the plan that all are compared with.
-    ratios: dict[Plan, float] = field(default_factory=dict)
+    # Each plan's times over those of the model's choice in the same rounds: clocks change from round to round.
+    ratios: dict[Plan, list[float]] = field(default_factory=dict)
     near: dict[Plan, list[Plan]] = field(default_factory=dict)
     # Seconds that timing a plan took at most.
     longest: float = 1e-3
@@ -135,37 +144,72 @@ class Search:
         """Compile and time plans until ``deadline`` (perf_counter); await the model's choice until ``last``."""
         wanted = self._wanted()
         compiler = compiling.compiler(self.problem, deadline, wanted)
+        # To bury children takes some 10 ms each: they end while the last plans are measured.
+        self.alive.callback(compiler.close)
         # Results need not wait for collections, which take long in a program with many objects.
-        with contextlib.closing(compiler), collection_paused():
-            new: list[Plan] = []
-            base: Plan | None = None
-            while True:
-                while compiler.room > 0 and (plan := next(wanted, None)) is not None:
-                    compiler.send(plan)
-                until = deadline if base else last
-                more = compiler.waiting > 0 and time.perf_counter() < until
-                if more:
-                    new += self.race.enter(compiler.receive(until))
-                if base is None and self.first in new:
-                    base = self.first
-                    self.ratios[base] = 1.0
-                if base is not None and new and (len(new) >= TOGETHER or not more):
-                    self._time(base, [p for p in new if p != base], deadline)
-                    new, wanted = [], self._wanted()
-                elif not more:
-                    return
+        with collection_paused():
+            try:
+                self._run(compiler, wanted, deadline, last)
+            finally:
+                compiler.stop()
 
-    def _time(self, base: Plan, plans: Sequence[Plan], deadline: float) -> None:
+    def _run(
+        self, compiler: compiling.Forked | compiling.Threads, wanted: Iterator[Plan], deadline: float, last: float
+    ) -> None:
+        new: list[Plan] = []
+        while True:
+            while compiler.room > 0 and (plan := next(wanted, None)) is not None:
+                compiler.send(plan)
+            known = self.first in self.ratios
+            until = deadline if known else last
+            more = compiler.waiting > 0 and time.perf_counter() < until
+            again = self._promising() if known and compiler.apart else []
+            if more:
+                new += self.race.enter(compiler.receive(0.0 if again else until))
+            if not known and self.first in new:
+                self.ratios[self.first] = [1.0]
+            elif known and new and (len(new) >= TOGETHER or not more):
+                self._time([p for p in new if p != self.first], TRIAL, deadline)
+                new, wanted = [], self._wanted()
+            elif not more:
+                return
+            elif again:
+                self._time(again, SHORT, deadline)
+
+    @cached_property
+    def _first_ways(self) -> tuple[bool, ...]:
+        """The ways to measure in the search: all, where many calls do not take long."""
+        return self.ways if self.found[0].seconds < QUICK else self.ways[:1]
+
+    def _time(self, plans: Sequence[Plan], rounds: int, deadline: float) -> None:
         """Time those of ``plans`` that take no longer than `LATE` seconds after ``deadline``."""
         begin = time.perf_counter()
         plans = plans[: max(0, int((deadline + LATE - begin) / self.longest))]
-        times = self.race.run([base, *plans], TRIAL, begin + TRYING, self.ways[0])
-        self.ratios |= _ratios(times, base)
+        all_of = [self.first, *plans]
+        found = [self.race.run(all_of, rounds, begin + TRYING, single) for single in self._first_ways]
+        for plan in plans:
+            each = (_over(times[plan], times[self.first]) for times in found)
+            self.ratios.setdefault(plan, []).extend(statistics.fmean(x) for x in zip(*each, strict=False))
         self.longest = max(self.longest, (time.perf_counter() - begin) / (1 + len(plans)))
+
+    def _ordered(self) -> list[tuple[float, Plan]]:
+        """The timed plans but the model's choice, and how fast they may be, the fastest first: the median of few
+        ratios is less certain."""
+        medians = {p: statistics.median(x) for p, x in self.ratios.items() if p != self.first}
+        off = [abs(x - medians[p]) for p in medians for x in self.ratios[p]]
+        width = statistics.median(off) if off else 0.0
+        least = ((x - width / math.sqrt(len(self.ratios[p])), p) for p, x in medians.items())
+        return sorted(least, key=lambda x: x[0])
+
+    def _promising(self) -> list[Plan]:
+        """The plans to be timed again."""
+        ordered = self._ordered()
+        near = [p for x, p in ordered if x < NEAR * min(1.0, ordered[0][0])]
+        return [p for p in near if len(self.ratios[p]) < ENOUGH][:AGAIN]
 
     def _wanted(self) -> Iterator[Plan]:
         """The plans to be tried next: by turns neighbours of the fastest, and the model's."""
-        fastest = sorted(self.ratios, key=lambda p: self.ratios[p])[:FASTEST] or [self.first]
+        fastest = sorted(self.ratios, key=lambda p: statistics.median(self.ratios[p]))[:FASTEST] or [self.first]
         for p in fastest:
             if p not in self.near:
                 self.near[p] = neighbours(self.problem, p, self.found, self.on)
@@ -178,57 +222,58 @@ class Search:
     def decide(self, until: float) -> Plan:
         """The fastest of the fastest, measured until ``until``."""
         # A plan that seemed slower in the search and 10 % faster at last was 1 % slower when timed again.
-        order = sorted((p for p in self.ratios if self.ratios[p] < 1), key=lambda p: self.ratios[p])
-        last = [self.first, *order[:FINALISTS]]
-        if len(last) == 1:
-            return last[0]
-        races = []
-        for i, single in enumerate(self.ways):
+        last = [p for _, p in self._ordered() if statistics.median(self.ratios[p]) < 1]
+        found: dict[Plan, list[list[float]]] = {p: [[] for _ in self.ways] for p in last}
+        turns = [(left, i) for left in LEFT for i in range(len(self.ways))] if last else []
+        for done, (left, i) in enumerate(turns):
+            if i == 0:
+                last = sorted(last, key=lambda p: _mean(found[p]))[:left]
             now = time.perf_counter()
-            races.append(self.race.run(last, ROUNDS, now + (until - now) / (len(self.ways) - i), single))
-        return winner(races, self.first, self._margin)
+            deadline = now + (until - now) / (len(turns) - done)
+            times = self.race.run([self.first, *last], ROUNDS, deadline, self.ways[i])
+            for plan in last:
+                found[plan][i] += _over(times[plan], times[self.first])
+        return winner({p: found[p] for p in last}, self._margin) or self.first
 
     def _margin(self, plan: Plan) -> float:
         """How much faster than the model's choice ``plan`` has to be."""
         if self.problem.batch > 1:
             return MARGIN_OF_BATCHES
-        if max(plan.split, self.first.split) > 1:
-            return MARGIN_OF_PARTS
-        return MARGIN_OF_FEW if few_rows.applies(self.problem) else MARGIN
+        return MARGIN_OF_PARTS if max(plan.split, self.first.split) > 1 else MARGIN
 
 
-def _ratios(times: Mapping[Plan, Sequence[float]], base: Plan) -> dict[Plan, float]:
-    """The median of each plan's ratios to ``base`` within rounds: clocks change from round to round."""
-    return {p: statistics.median(x / y for x, y in zip(t, times[base], strict=True)) for p, t in times.items()}
+def _over(times: Sequence[float], base: Sequence[float]) -> list[float]:
+    return [x / y for x, y in zip(times, base, strict=True)]
+
+
+def _mean(ratios: Sequence[Sequence[float]]) -> float:
+    """The mean of the medians; 0 where there are no ratios."""
+    return statistics.fmean(statistics.median(x) if x else 0.0 for x in ratios)
 
 
 def winner(
-    races: Sequence[Mapping[Plan, Sequence[float]]],
-    first: Plan,
-    margin: Callable[[Plan], float] = lambda _: MARGIN,
-) -> Plan:
-    """The fastest plan, by the mean of the races; the model's ``first`` unless another is faster by more than
-    its ``margin``, and about as much in each race and in either half of it."""
-    ratios = [_ratios(times, first) for times in races]
-    means = {p: statistics.fmean(r[p] for r in ratios) for p in races[0]}
-    for plan in sorted(means, key=lambda p: means[p]):
-        if plan == first:
-            break
-        each = max(r[plan] for r in ratios) < 1 - EACH
-        if means[plan] < 1 - margin(plan) and each and all(x < 1 + HALF for x in _halves(races, plan, first)):
+    ratios: Mapping[Plan, Sequence[Sequence[float]]], margin: Callable[[Plan], float] = lambda _: MARGIN
+) -> Plan | None:
+    """The fastest plan, by the mean of all ways to measure; none if none is faster than the model's choice, whose
+    times the ``ratios`` are over, by more than its ``margin``, beyond doubt, and in no way slower."""
+    for plan in sorted(ratios, key=lambda p: _mean(ratios[p])):
+        each = ratios[plan]
+        faster = _mean(each) < 1 - margin(plan) and all(statistics.median(x) < 1 for x in each)
+        sure = [_surely(x) for x in each]
+        if faster and min(sure) < 1 and max(sure) < 1 + UNSURE:
             return plan
-    return first
+    return None
 
 
-def _halves(races: Iterable[Mapping[Plan, Sequence[float]]], plan: Plan, first: Plan) -> Iterator[float]:
-    """The ratio of both plans' times in the first half of each race, and in the second."""
-    for times in races:
-        half = len(times[first]) // 2
-        for part in (slice(half), slice(half, None)) if half else (slice(None),):
-            yield _ratios({p: times[p][part] for p in (first, plan)}, first)[plan]
+def _surely(x: Sequence[float]) -> float:
+    """What the median of such ratios is less than, whatever their distribution: 99.4 times of 100 if there are
+    many (the sign test)."""
+    ordered = sorted(x)
+    return ordered[min(len(x) - 1, math.ceil(len(x) / 2 + CERTAIN * math.sqrt(len(x)) / 2))]
 
 
-def prepared(problem: Problem, plan: Plan) -> tuple[list[PreparedLaunch], Any]:
-    """The launches of a plan for the problem's own arrays, and the arrays it works in, to be kept alive."""
-    calls, work = compiling.calls_of(problem, plan)
+def prepared(problem: Problem, plan: Plan, work: Any = None) -> tuple[list[PreparedLaunch], Any]:
+    """The launches of a plan for the problem's own arrays, and the arrays it works in, to be kept alive; or those
+    of another problem of the same kind."""
+    calls, work = compiling.calls_of(problem, plan, work)
     return compiling.launches_of(calls), work
