@@ -170,6 +170,7 @@ FAILURES = {
     "cuDeviceGetName": lambda d: d.device_name(0),
     "cuCtxGetCurrent": lambda d: d.current_context(),
     "cuMemAlloc": lambda d: d.allocate(1),
+    "cuEventQuery": lambda d: d.reached("event"),
     "cuLaunchKernel": lambda d: d.launcher(Handle(3), (1, 1, 1), (32, 1, 1), 0, None)(0, 0),
 }
 
@@ -189,6 +190,13 @@ def test_each_failure_has_the_call_and_the_drivers_words(cuda: Bindings, call: s
         )
         other = "see the CUDA driver API, Data types used by CUDA driver, CUresult"
         assert facts["remedy"] == cudadriver.REMEDIES.get(f"CUDA_ERROR_{status}", other)
+
+
+def test_events_that_the_device_has_not_reached_are_no_failures(cuda: Bindings) -> None:
+    driver = CudaDriver()
+    assert driver.reached("event")
+    cuda.failing = {"cuEventQuery": "CUDA_ERROR_NOT_READY"}
+    assert not driver.reached("event")
 
 
 def test_what_no_graph_can_capture_is_done_before(cuda: Bindings) -> None:
