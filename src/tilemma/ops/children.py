@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -160,6 +161,8 @@ def _serve(
             # No child is started and forgotten.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             signal.signal(signal.SIGTERM, _leave)
+            # What the handler raises in a finalizer is not printed.
+            sys.unraisablehook = lambda _: None
             # The parent's objects are its own: none is collected here.
             gc.freeze()
             out = _branch(writers[part], started)

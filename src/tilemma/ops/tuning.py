@@ -30,7 +30,7 @@ from tilemma.runtime import PreparedLaunch
 MEASURED, FASTEST = 40, 4
 # Seconds after the begin: no plan that would be ready later is compiled, but the model's choice is awaited until
 # the second; the last are measured until the third, at least as long as this.
-SEARCHING, WAITING, MEASURING, LEAST = 1.45, 1.7, 1.85, 0.12
+SEARCHING, WAITING, MEASURING, LEAST = 1.42, 1.65, 1.8, 0.1
 # Seconds that measurements of the search may last longer: children end at the same time.
 LATE = 0.15
 # Plans that are timed together; rounds of the first measurements, in at most so many seconds.
