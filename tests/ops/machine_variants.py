@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -42,7 +43,7 @@ import numpy as np
 import test_machine
 import test_resident
 from drawn_calls import Array, RealCall
-from real_calls import expected, numpy_arrays, reduced, wrong_result
+from real_calls import expected, numpy_arrays, offsets_of, reduced, wrong_result
 
 from tilemma import machine
 from tilemma.launch import Launch
@@ -50,8 +51,10 @@ from tilemma.machine.native import library
 from tilemma.machine.run import Job, schedule_of
 from tilemma.ops import product
 from tilemma.ops.candidates import ranked
+from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
+from tilemma.ops.steps import shares_last_tasks
 from tilemma.runtime.arrays import describe
 
 SCHEDULES = 20
@@ -68,7 +71,8 @@ ROWS, STEPS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB"))
 class Family:
     """Calls of one function and type.
 
-    ``ordered``: without an epilogue, and plans alone whose blocks take tiles of a batch in turns or from a queue.
+    ``plain``: without an epilogue; of batches plans alone whose blocks take tiles in turns or from a queue, of
+    groups those whose last tasks are halved.
     """
 
     function: str
@@ -78,7 +82,7 @@ class Family:
     options: tuple[tuple[str, Any], ...] = ()
     right: str = "columns"
     batched: bool = False
-    ordered: bool = False
+    plain: bool = False
 
     def calls(self) -> Iterator[RealCall]:
         """One for each shape."""
@@ -88,7 +92,7 @@ class Family:
             "a": Array((*outer, "M", "K"), self.dtype),
             "b": Array((*(("E",) if grouped else outer), "K", "N"), self.dtype, self.right),
         }
-        if not self.ordered:
+        if not self.plain:
             arrays["bias"] = Array(("N",), "f32")
         if grouped:
             arrays["offsets"] = Array(("E",), "s32")
@@ -98,7 +102,7 @@ class Family:
         for shape in BATCHES if self.batched else SHAPES:
             sizes = dict(zip("MNK", shape, strict=True)) | ({"E": 8} if grouped else {})
             sizes |= {"B": 200} if self.batched else {}
-            options = {} if self.ordered else {"activation": "relu"}
+            options = {} if self.plain else {"activation": "relu"}
             yield RealCall(1, self.function, sizes, arrays, options | dict(self.options), self.out)
 
 
@@ -110,7 +114,10 @@ FAMILIES = {
     "bf16, rhs of contiguous rows": Family("matmul", "bf16", "f32", right="rows"),
     "batches": Family("matmul", "f16", "f16", batched=True),
     "batches, rhs of contiguous rows": Family("matmul", "f16", "f16", right="rows", batched=True),
-    "batches in order": Family("matmul", "f16", "f16", batched=True, ordered=True),
+    "batches in order": Family("matmul", "f16", "f16", batched=True, plain=True),
+    "batches in order, rhs of contiguous rows": Family(
+        "matmul", "f16", "f16", right="rows", batched=True, plain=True
+    ),
     "e4m3, scaled rows": Family("scaled_matmul", "f8_e4m3", "bf16", ROWS),
     "e4m3, promoted": Family("scaled_matmul", "f8_e4m3", "bf16", ROWS, (("fast", False),)),
     "e4m3, scaled blocks": Family("scaled_matmul", "f8_e4m3", "bf16", STEPS),
@@ -119,6 +126,13 @@ FAMILIES = {
     "groups of e4m3, scaled rows": Family("grouped_matmul", "f8_e4m3", "bf16", ROWS),
     "groups of e4m3, scaled blocks": Family("grouped_matmul", "f8_e4m3", "bf16", STEPS),
     "groups of s8": Family("grouped_matmul", "s8", "s32"),
+    "halved groups of bf16": Family("grouped_matmul", "bf16", "bf16", plain=True),
+    "halved groups of bf16, rhs of contiguous rows": Family(
+        "grouped_matmul", "bf16", "bf16", right="rows", plain=True
+    ),
+    "halved groups of f16 to f32": Family("grouped_matmul", "f16", "f32", plain=True),
+    "halved groups of e4m3": Family("grouped_matmul", "f8_e4m3", "bf16", plain=True),
+    "halved groups of s8": Family("grouped_matmul", "s8", "s32", plain=True),
 }
 
 
@@ -217,7 +231,9 @@ def two_tiles(x: RealCall, problem: Problem, plan: Plan) -> tuple[tuple[RealCall
     for along in (1, 0):
         tiles = tuple(2 if i == along or one[1 - i] else 1 for i in range(2))
         call, small = reduced(x, problem, plan, (tiles[0], tiles[1]))
-        if plan.kernel != "resident":
+        if shares(problem, plan):
+            call, small = halved(call, small)
+        elif plan.kernel != "resident":
             small = replace(small, grid=min(small.grid, 1))
             call = replace(call, sizes=call.sizes | ({"B": 2} if "B" in call.sizes else {}))
         if all(call.sizes != other.sizes for other, _ in found):
@@ -225,13 +241,34 @@ def two_tiles(x: RealCall, problem: Problem, plan: Plan) -> tuple[tuple[RealCall
     return tuple(found)
 
 
+def shares(problem: Problem, plan: Plan) -> bool:
+    """Whether blocks share the last tasks."""
+    return shares_last_tasks(transposed_product(problem) if plan.swap else problem, plan)
+
+
+def halved(x: RealCall, plan: Plan) -> tuple[RealCall, Plan]:
+    """The call with groups that leave tasks for at most a half of the blocks in the last round, and of which none
+    ends with half a tile or less."""
+    rows, beside = plan.tile[0], -(-x.sizes["N"] // plan.tile[1])
+    blocks, seeds = 4 if beside % 3 == 0 else 3, itertools.count(1)
+    while True:
+        found = replace(x, seed=next(seeds), sizes=x.sizes | {"M": 4 * rows})
+        sizes = np.diff(offsets_of(found), prepend=0)
+        rests, tasks = sizes % rows, beside * int(np.sum(-(-sizes // rows)))
+        few = bool(np.any((rests > 0) & (2 * rests <= rows)))
+        if not few and tasks > blocks and 0 < 2 * (tasks % blocks) <= blocks:
+            return found, replace(plan, grid=blocks)
+
+
 def of_family(name: str) -> Iterator[Variant]:
     """The plans for the calls of a family, one of each kind."""
     found: dict[tuple[Any, ...], Variant] = {}
-    for x in FAMILIES[name].calls():
+    family = FAMILIES[name]
+    for x in family.calls():
         problem = x.imagined()
         for plan in (e.plan for e in ranked(problem, Hardware())):
-            if kind(plan) not in found and (plan.turns or plan.queue or not FAMILIES[name].ordered):
+            special = shares(problem, plan) if problem.grouped else plan.turns or plan.queue
+            if kind(plan) not in found and (special or not family.plain):
                 found[kind(plan)] = Variant(name, plan, two_tiles(x, problem, plan))
     yield from found.values()
 

@@ -134,7 +134,8 @@ def _values(name: str, dtype: str, shape: tuple[int, ...], rng: Any, xp: Any) ->
     return drawn_ if dtype == "u8" else (drawn_ - 1)
 
 
-def _offsets(x: RealCall) -> list[int]:
+def offsets_of(x: RealCall) -> list[int]:
+    """The ends of the groups."""
     rng, m = random.Random(x.seed), x.sizes["M"]
     return sorted(rng.choice((0, m, rng.randint(0, m), rng.randint(0, m))) for _ in range(x.sizes["E"]))
 
@@ -154,7 +155,7 @@ def numpy_arrays(x: RealCall) -> tuple[dict[str, Any], dict[str, Any]]:
         steps_ = [s * t.bytes for s in spec.strides(shape)]
         view = np.ndarray(shape, kind, frame, first * t.bytes, steps_)
         if name == "offsets":
-            view[...] = _offsets(x)
+            view[...] = offsets_of(x)
         elif name != "out":
             view[...] = _values(name, spec.dtype, shape, rng, np).astype(kind)
         found[name], frames[name] = view, frame
@@ -285,7 +286,7 @@ def on_gpu(x: RealCall, seed: int = 0) -> str:
             frame.fill_(-1)
         first = MARGIN // t.bytes + spec.before
         if name == "offsets":
-            values = torch.tensor(_offsets(x), device="cuda")
+            values = torch.tensor(offsets_of(x), device="cuda")
         else:
             values = _values(name, spec.dtype, shape, rng, torch)
         view = frame.as_strided(shape, spec.strides(shape), first)

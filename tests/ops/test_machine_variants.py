@@ -32,6 +32,18 @@ def test_two_tiles_lie_along_one_extent_and_then_along_the_other() -> None:
         assert any(max(t) > 1 for t in tiles), v.plan
 
 
+@pytest.mark.parametrize("name", [n for n in machine_variants.FAMILIES if n.startswith("halved")])
+def test_blocks_share_the_last_tasks_of_groups(name: str) -> None:
+    found = [*machine_variants.of_family(name)]
+    assert found
+    for v in found:
+        for x, plan in v.calls:
+            ends = machine_variants.offsets_of(x)
+            sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+            tasks = sum(-(-size // plan.tile[0]) for size in sizes) * -(-x.sizes["N"] // plan.tile[1])
+            assert 0 < tasks % plan.grid <= plan.grid // 2 and tasks > plan.grid, v.plan
+
+
 def test_schedules_take_turns_until_something_is_wrong(found: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     schedules: list[str] = []
 

@@ -59,7 +59,7 @@ def _settings(problem: Problem, plan: Plan) -> Pipeline:
 FEW_GROUPS = 16
 
 
-def _halves(problem: Problem, plan: Plan) -> bool:
+def shares_last_tasks(problem: Problem, plan: Plan) -> bool:
     """Whether two blocks share each of the last tasks.
 
     Registers do not hold an epilogue besides.
@@ -338,7 +338,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     if problem.grouped:
         values["OUT"] = 1
         if plan.by_hand:
-            values["HALVES"] = _halves(problem, plan)
+            values["HALVES"] = shares_last_tasks(problem, plan)
         return values
     if not plan.by_hand or cdiv(problem.shape[0], plan.height * plan.cluster[0]) <= plan.raster:
         values["RASTER"] = 0
