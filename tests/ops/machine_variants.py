@@ -63,7 +63,18 @@ SHAPES = (
     (4096, 4096, 4096), (16, 8192, 8192), (100, 8192, 8192), (209, 4864, 6144), (203, 20096, 9856),
     (4608, 190, 4096), (400, 400, 32768), (4095, 4097, 4104),
 )  # fmt: skip
+# Of these one variant of each kind that no other has, whatever the width of its tile.
+OTHERS = (
+    (88, 120, 7000), (220, 19008, 15872), (1368, 2184, 3624), (128, 128, 21504), (219, 3704, 9496),
+    (192, 18304, 4480), (84, 10656, 1296), (98, 2048, 8576), (80, 184, 5912), (256, 128, 128), (760, 472, 232),
+    (137, 13200, 8976), (220, 9584, 1856),
+)  # fmt: skip
 BATCHES = ((136, 328, 72), (64, 264, 40), (300, 520, 136), (72, 320, 16), (257, 96, 520))
+OTHER_BATCHES = (
+    (234, 320, 219), (336, 265, 128), (152, 578, 26), (476, 71, 80), (475, 176, 32), (224, 384, 36),
+    (184, 153, 32), (64, 72, 448), (24, 18, 80), (192, 16, 312), (472, 16, 30), (87, 64, 472), (64, 112, 512),
+    (160, 248, 256), (128, 424, 480),
+)  # fmt: skip
 ROWS, STEPS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB"))
 
 
@@ -71,8 +82,9 @@ ROWS, STEPS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB"))
 class Family:
     """Calls of one function and type.
 
-    ``plain``: without an epilogue; of batches plans alone whose blocks take tiles in turns or from a queue, of
-    groups those whose last tasks are halved.
+    ``plain``: without an epilogue.  ``special``: only plans of batches whose blocks take tiles in turns or from a
+    queue, and of groups whose last tasks are halved.  ``any_width``: one of each kind, whatever the width of its
+    tile.
     """
 
     function: str
@@ -83,9 +95,11 @@ class Family:
     right: str = "columns"
     batched: bool = False
     plain: bool = False
+    special: bool = False
+    any_width: bool = False
 
-    def calls(self) -> Iterator[RealCall]:
-        """One for each shape."""
+    def call(self, shape: tuple[int, int, int]) -> RealCall:
+        """The call with these M, N and K."""
         grouped = self.function == "grouped_matmul"
         outer = ("B",) if self.batched else ()
         arrays = {
@@ -99,11 +113,10 @@ class Family:
         for name, form in zip(("scale_a", "scale_b"), self.scales, strict=bool(self.scales)):
             arrays[name] = Array((*(("E",) if grouped and name == "scale_b" else ()), *form), "f32")
         arrays["out"] = Array((*outer, "M", "N"), self.out)
-        for shape in BATCHES if self.batched else SHAPES:
-            sizes = dict(zip("MNK", shape, strict=True)) | ({"E": 8} if grouped else {})
-            sizes |= {"B": 200} if self.batched else {}
-            options = {} if self.plain else {"activation": "relu"}
-            yield RealCall(1, self.function, sizes, arrays, options | dict(self.options), self.out)
+        sizes = dict(zip("MNK", shape, strict=True)) | ({"E": 8} if grouped else {})
+        sizes |= {"B": 200} if self.batched else {}
+        options = {} if self.plain else {"activation": "relu"}
+        return RealCall(1, self.function, sizes, arrays, options | dict(self.options), self.out)
 
 
 FAMILIES = {
@@ -111,12 +124,13 @@ FAMILIES = {
     "tf32": Family("matmul", "f32", "f32", options=(("compute", "tf32"),)),
     "f64": Family("matmul", "f64", "f64"),
     "s8": Family("matmul", "s8", "s32"),
+    "bf16": Family("matmul", "bf16", "bf16", plain=True, any_width=True),
     "bf16, rhs of contiguous rows": Family("matmul", "bf16", "f32", right="rows"),
     "batches": Family("matmul", "f16", "f16", batched=True),
     "batches, rhs of contiguous rows": Family("matmul", "f16", "f16", right="rows", batched=True),
-    "batches in order": Family("matmul", "f16", "f16", batched=True, plain=True),
+    "batches in order": Family("matmul", "f16", "f16", batched=True, plain=True, special=True),
     "batches in order, rhs of contiguous rows": Family(
-        "matmul", "f16", "f16", right="rows", batched=True, plain=True
+        "matmul", "f16", "f16", right="rows", batched=True, plain=True, special=True
     ),
     "e4m3, scaled rows": Family("scaled_matmul", "f8_e4m3", "bf16", ROWS),
     "e4m3, promoted": Family("scaled_matmul", "f8_e4m3", "bf16", ROWS, (("fast", False),)),
@@ -126,19 +140,19 @@ FAMILIES = {
     "groups of e4m3, scaled rows": Family("grouped_matmul", "f8_e4m3", "bf16", ROWS),
     "groups of e4m3, scaled blocks": Family("grouped_matmul", "f8_e4m3", "bf16", STEPS),
     "groups of s8": Family("grouped_matmul", "s8", "s32"),
-    "halved groups of bf16": Family("grouped_matmul", "bf16", "bf16", plain=True),
+    "halved groups of bf16": Family("grouped_matmul", "bf16", "bf16", plain=True, special=True),
     "halved groups of bf16, rhs of contiguous rows": Family(
-        "grouped_matmul", "bf16", "bf16", right="rows", plain=True
+        "grouped_matmul", "bf16", "bf16", right="rows", plain=True, special=True
     ),
-    "halved groups of f16 to f32": Family("grouped_matmul", "f16", "f32", plain=True),
-    "halved groups of e4m3": Family("grouped_matmul", "f8_e4m3", "bf16", plain=True),
-    "halved groups of s8": Family("grouped_matmul", "s8", "s32", plain=True),
+    "halved groups of f16 to f32": Family("grouped_matmul", "f16", "f32", plain=True, special=True),
+    "halved groups of e4m3": Family("grouped_matmul", "f8_e4m3", "bf16", plain=True, special=True),
+    "halved groups of s8": Family("grouped_matmul", "s8", "s32", plain=True, special=True),
 }
 
 
-def kind(p: Plan) -> tuple[Any, ...]:
-    """What two plans share whose kernels differ in sizes alone."""
-    shape = p.kernel, p.tile, p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
+def kind(p: Plan, any_width: bool = False) -> tuple[Any, ...]:
+    """What two plans share whose kernels differ in sizes alone; ``any_width``: or in the columns of a tile."""
+    shape = p.kernel, p.tile[:: 2 if any_width else 1], p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
     same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
     return *shape, *same, p.turns, p.queue, p.kept, p.ordered
 
@@ -262,15 +276,16 @@ def halved(x: RealCall, plan: Plan) -> tuple[RealCall, Plan]:
 
 def of_family(name: str) -> Iterator[Variant]:
     """The plans for the calls of a family, one of each kind."""
-    found: dict[tuple[Any, ...], Variant] = {}
-    family = FAMILIES[name]
-    for x in family.calls():
+    family, kinds = FAMILIES[name], set[tuple[Any, ...]]()
+    first, others = (BATCHES, OTHER_BATCHES) if family.batched else (SHAPES, OTHERS)
+    for shape in (*first, *others):
+        x, any_width = family.call(shape), family.any_width or shape in others
         problem = x.imagined()
         for plan in (e.plan for e in ranked(problem, Hardware())):
-            special = shares(problem, plan) if problem.grouped else plan.turns or plan.queue
-            if kind(plan) not in found and (special or not family.plain):
-                found[kind(plan)] = Variant(name, plan, two_tiles(x, problem, plan))
-    yield from found.values()
+            special = plan.turns or plan.queue or shares(problem, plan)
+            if kind(plan, any_width) not in kinds and (special or not family.special):
+                kinds |= {kind(plan), kind(plan, True)}
+                yield Variant(name, plan, two_tiles(x, problem, plan))
 
 
 def of_f16() -> Iterator[Variant]:

@@ -1,0 +1,83 @@
+"""Kernels of `tilemma.ops`, small and ragged, for a checker of memory, races or barriers to watch:
+
+    python bench/memcheck_ops.py --workers 12                      # all, without a checker
+    compute-sanitizer --tool memcheck --error-exitcode 1 python bench/memcheck_ops.py --part 0/4
+
+The checkers `racecheck` and `synccheck` are run in the same way.
+
+The kernels are one of each kind of `tests/ops/machine_variants.py`, which runs all of them on the PTX machine.
+Results are exact.  The first command fills the cache of compiled kernels, which the others use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "ops"))
+
+from machine_variants import Variant, variants
+from real_calls import run_small
+
+
+def kind(v: Variant) -> tuple[Any, ...]:
+    """What variants share whose kernels take the same ways through the text."""
+    p, call = v.plan, v.calls[0][0]
+    made = p.kernel, p.by_hand, p.groups, p.store, p.cluster, p.share, p.split > 1, p.loaded > 0
+    scales = call.arrays["scale_b"].extents[-2:] if "scale_b" in call.arrays else ()
+    return call.function, scales, *made, p.prompt, p.turns, p.queue, p.ordered, p.swap
+
+
+def chosen() -> list[Variant]:
+    """One of each kind, those with queues and with the most warpgroups first."""
+    found = {kind(v): v for v in reversed(variants())}
+    return sorted(found.values(), key=lambda v: (not v.plan.queue, -v.plan.groups))
+
+
+def outcome(v: Variant, target: str) -> tuple[Variant, str]:
+    """A variant, and what is wrong with its results."""
+    try:
+        options = {} if target == "cpu" else {"arch": "sm_90a"}
+        return v, "; ".join(w for x, plan in v.calls[:2] if (w := run_small(x, plan, target, **options)))
+    except Exception as error:
+        return v, f"{type(error).__name__}: {str(error)[:500]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="0/1", help="I/N: kinds I, I + N, ..")
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0: this one, which the checker watches")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after so many, if not 0")
+    parser.add_argument("--target", choices=["cuda", "cpu", "machine"], default="cuda")
+    options = parser.parse_args()
+    begin, failed, done = time.time(), 0, 0
+    every = chosen()
+    first, _, step = options.part.partition("/")
+    mine = every[int(first) :: int(step)]
+    print(f"{len(mine)} of {len(every)} kinds", flush=True)
+    one = partial(outcome, target=options.target)
+    pool = multiprocessing.get_context("spawn").Pool(options.workers) if options.workers else None
+    for v, wrong in pool.imap_unordered(one, mine) if pool else map(one, mine):
+        done, failed = done + 1, failed + bool(wrong)
+        if wrong:
+            print(f"WRONG: {v.family}, {v.plan}: {wrong}", flush=True)
+        elif not pool:
+            print(f"{v.family}, {v.plan}", flush=True)
+        if options.seconds and time.time() - begin > options.seconds:
+            break
+    print(f"{done} of {len(mine)} kinds, {failed} wrong, {time.time() - begin:.0f} s", flush=True)
+    if pool:
+        pool.terminate()
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.exit(main())
