@@ -110,8 +110,24 @@ def _check_operands(call: Call) -> None:
             f"`{left}` is {list(a.shape)} and `{right}` {list(b.shape)}: K is {a.shape[-1]} here and"
             f" {b.shape[-2]} there",
             f"{left} [..., M, K] and {right} [..., K, N]",
-            f"transpose one of them: `{right}.T` costs nothing",
+            _advice_for_k(call),
         )
+
+
+def _advice_for_k(call: Call) -> str:
+    """Which transposition gives both operands the same K, if one does."""
+    (a, b), (left, right) = (call.a, call.b), call.rules.names
+
+    def transpose(name: str, x: ArrayRef) -> str:
+        return f"`{name}.T`" if x.rank == 2 else f"`{name}.swapaxes(-1, -2)`"
+
+    if a.shape[-1] == b.shape[-1]:
+        return f"pass {transpose(right, b)}, which copies nothing"
+    if call.offsets is None and a.shape[-2] == b.shape[-2]:
+        return f"pass {transpose(left, a)}, which copies nothing"
+    if call.offsets is None and a.shape[-2] == b.shape[-1]:
+        return f"exchange `{left}` and `{right}`, or transpose both"
+    return "pass operands with the same K: no transposes of these have it"
 
 
 def _common_type(operands: Mapping[str, DType]) -> str:
