@@ -42,6 +42,7 @@ from tilemma.ir.lane import (
 )
 from tilemma.ir.walk import bodies, walk
 from tilemma.records import record
+from tilemma.targets.ptx.passes.double_buffer_fragments import OTHER_REGISTERS
 from tilemma.targets.ptx.target import Target
 
 # The option of ptxas that keeps the order.
@@ -51,6 +52,8 @@ FAST = "-Ofc=min"
 STEP, THREADS = 32, 256
 # Elements of the accumulator of most instructions.
 _ATOM = 16 * 8
+# K of an instruction, and bits of its operands.
+_DEPTH, _BITS = 16, 16
 # Arithmetic on registers.
 _PURE = frozenset(
     ("add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor", "not", "selp", "setp", "cvt", "mov")
@@ -88,13 +91,19 @@ def expected_option(kernel: tile.Kernel, arch: str) -> str:
     warpgroups = 4 if Target.of(arch).wgmma else sys.maxsize
     shapes = {x.name: x.shape for x in walk(kernel.body) if isinstance(x, tile.DeclareFragment)}
 
+    def loads_ahead(rows: int, columns: int) -> bool:
+        """Whether registers of a warp hold the sums of a tile and two sets of its operands."""
+        words = rows * columns + 2 * (rows + columns) * _DEPTH * _BITS // 32
+        return words // 32 + OTHER_REGISTERS <= Target.of(arch).registers_per_thread
+
     def is_long(op: tile.Op, warps: int, threads: int, inside: bool) -> bool:
         if isinstance(op, tile.Mma):
             rows, columns = shapes.get(op.acc.name) or (0, 0)
             long = rows * columns // warps >= STEP * _ATOM and threads >= THREADS
-            return inside and long and warps < warpgroups
+            return inside and long and warps < warpgroups and loads_ahead(rows // warps, columns)
         if isinstance(op, tile.Parallel) and op.level is not None and op.level.kind == "block":
-            threads = 1 if op.apart else 2  # neighbouring blocks may be joined
+            joins = not op.apart and not any(isinstance(x, tile.Copy) and x.asynchronous for x in walk(op.body))
+            threads = 2 if joins else 1  # neighbouring blocks may be joined
         elif isinstance(op, tile.Parallel) and op.level is not None and op.level.kind == "group":
             warps = op.level.warps
             threads *= op.level.threads * prod(value_of(i.extent) or 1 for i in op.indices)
@@ -209,8 +218,7 @@ class Paces:
 
 
 # Of loops that copy before their barrier, into a buffer that the present iteration does not read, and of loops
-# that copy behind it.  Of some 600 and 800 that programs like `bench/fit_paces.py` timed on an H200 (ptxas 13.5),
-# these are the fastest, 0.99 to 1.02 of the speed at -O3; most others reach 0.93 to 0.98.
+# that copy behind it.  `bench/fit_paces.py` finds such paces, and times them beside ptxas -O3.
 BEFORE = Paces(1.0, (2.0, 2.0), 2.0, 10, 14.0, (2.0, 2.0))
 BEHIND = Paces(6.0, (2.5, 2.0), 1.25, 18, 18.0, (1.25, 1.5))
 

@@ -53,7 +53,7 @@ from tilemma.targets.ptx.passes.names import Names
 from tilemma.targets.ptx.target import Target
 
 # Registers that addresses and counters of such a loop need besides the tiles.
-_OTHERS = 40
+OTHER_REGISTERS = 40
 
 
 @record
@@ -255,7 +255,7 @@ def _short_of_registers(iteration: _Iteration, block: t.Body, target: Target) ->
 def registers_with_two_sets(declared: Iterable[t.DeclareFragment], operands: Iterable[t.DeclareFragment]) -> int:
     """Registers of a thread for the accumulators among ``declared`` and two sets of ``operands``."""
     sums = sum(_registers(d) for d in declared if d.plan is not None and d.plan.role == "C")
-    return sums + 2 * sum(_registers(d) for d in operands) + _OTHERS
+    return sums + 2 * sum(_registers(d) for d in operands) + OTHER_REGISTERS
 
 
 def registers_of_block(block: t.Parallel) -> int:
@@ -274,7 +274,7 @@ def registers_of_multiplies(block: t.Parallel) -> int:
     held = (
         d for d in multiplied if d.plan is not None and d.plan.residence == "registers" and d.plan.role in "ABC"
     )
-    return sum(map(_registers, held)) + _OTHERS
+    return sum(map(_registers, held)) + OTHER_REGISTERS
 
 
 def _registers(d: t.DeclareFragment) -> int:
