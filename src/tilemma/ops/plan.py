@@ -157,9 +157,8 @@ class Hardware:
 
 
 # The weight of a division in which all rows belong to one group: divisions of few rows are uneven, and tiles for
-# the average take several times as long as larger ones where a group has many.  Of ten products of 24 to 1416 rows
-# in 4 to 128 groups, seven divisions each, the choice took 1.10 times as long as the fastest plan without it, 1.04
-# with it.
+# the average take several times as long as larger ones where a group has many.  `bench/ops_groups.py` times both
+# kinds of divisions.
 ALL_IN_ONE = 0.1
 # The share of the memory's peak that reading reaches.
 REACHED = 0.875
