@@ -59,6 +59,14 @@ def test_numbers_and_arrays_are_equal_scales() -> None:
     assert one.tobytes() == ops.scaled_matmul(a, b, 1.0, np.full((1, 30), 1, np.float32)).tobytes()
 
 
+@pytest.mark.parametrize("shapes", [((5, 0), (0, 7)), ((5, 0), (0, 1)), ((1, 0), (0, 7))], ids=str)
+@pytest.mark.parametrize("dtype", ["s8", "f8_e4m3"])
+def test_without_k_there_are_no_scales_to_read(dtype: str, shapes: tuple[tuple[int, int], ...]) -> None:
+    a, b = (testing.random_array(s, dtype, 0) for s in ((5, 0), (0, 7)))
+    scales, bias = (np.ones(s, np.float32) for s in shapes), np.arange(7, dtype=np.float32)
+    assert np.array_equal(ops.scaled_matmul(a, b, *scales, bias=bias, out_dtype="f32"), np.tile(bias, (5, 1)))
+
+
 def test_rows_after_the_last_group_are_not_written() -> None:
     a, b = testing.random_array((20, 40), "f16", 0), testing.random_array((3, 40, 30), "f16", 1)
     out = np.full((20, 30), 7, np.float16)

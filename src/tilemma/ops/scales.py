@@ -69,6 +69,8 @@ def _array(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> Scalin
             f"reshape `{name}` to one of these shapes, or pass a number",
         )
     batch, lead = _batch(call, name, x, shape)
+    if kind in ("steps", "blocks") and steps == 0:
+        return UNSCALED  # there are no scales to read
     return Scaling(kind, x._replace(shape=(*batch, along[1], along[0]), strides=(*lead, strides[1], strides[0])))
 
 
