@@ -74,6 +74,33 @@ def test_other_addresses_reach_the_kernel(fake: FakeDriver, monkeypatch: pytest.
         assert {a.pointer, b.pointer, out.pointer} <= found
 
 
+@pytest.mark.parametrize("plan", [Plan("tiles", (64, 64, 64), 1), replace(PIPELINED, split=2)], ids=str)
+@pytest.mark.parametrize("name", ["a", "b", "c", "bias"])
+def test_a_result_at_another_address_that_is_an_operands_is_refused(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, plan: Plan
+) -> None:
+    """Of several launches none has both arrays."""
+    force(monkeypatch, plan)
+    given = {n: array(64, 64) for n in "abc"} | {"bias": array(64)}
+    ops.matmul(**given, beta=1.0, out=array(64, 64))
+    started = len(fake.launches)
+    out = array(64, 64)
+    out.pointer = given[name].pointer + 128 * (name == "c")
+    with pytest.raises(LaunchError) as caught:
+        ops.matmul(**given, beta=1.0, out=out)
+    assert caught.value.code == "array-overlap" and len(fake.launches) == started
+
+
+def test_a_result_may_lie_in_what_is_not_read(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, replace(PIPELINED, split=2))
+    a, b, c = array(64, 64), array(64, 64), array(64, 64)
+    for out in (array(64, 64), c):
+        ops.matmul(a, b, c=c, out=out)
+    for addend in (c, array(64, 64)):
+        ops.matmul(a, b, c=addend, beta=1.0, out=addend)
+    assert len(fake.launches) == 8
+
+
 def test_results_are_allocated_for_every_call(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
     a, b = array(70, 64), array(64, 80)

@@ -57,7 +57,7 @@ def compute(
     """The result of a call; ``arrays`` are those of `launch_cache.NAMES`, `prepare` checks and prepares it."""
     key = launch_cache.key_of(arrays, (function, *options))
     if key is not None:
-        entry = _WARM.find(key)
+        entry = _WARM.find(key, function, arrays)
         if entry is not None:
             return entry.run(arrays[0], arrays[4])
     ready = prepare()

@@ -15,6 +15,8 @@ from tilemma.bounded import Bounded
 from tilemma.forking import ForkSafeLock
 from tilemma.runtime import PreparedLaunch, call_key
 from tilemma.runtime.arrays import ArrayRef, describe, empty_like_first
+from tilemma.runtime.binding import OverlappingArrays
+from tilemma.runtime.overlap import overlap
 
 # Calls kept by their addresses, kinds of calls kept by all but those, and places of one call's allocations: an
 # allocator gives the same few again and again.
@@ -43,6 +45,19 @@ class LaunchTemplate:
             launch.moved({name: pointers[source] + offset for name, (source, offset) in places.items()})
             for launch, places in self.launches
         )
+
+    def check_result(self, function: str, arrays: tuple[Any, ...]) -> None:
+        """Raises OverlappingArrays where the result shares memory with another of the caller's ``arrays``.
+
+        `at` compares the arrays of each launch: that suffices for a single one.
+        """
+        given = {name: x for name, x in zip(NAMES, arrays, strict=True) if x is not None}
+        if "out" not in given or len(self.launches) == 1:
+            return
+        result = describe(given.pop("out"))
+        for name in {source for _, places in self.launches for source, _ in places.values()} & given.keys():
+            if overlap(result, describe(given[name])):
+                raise OverlappingArrays(kernel=function, name="out", other=name)
 
 
 @dataclass(slots=True)
@@ -107,13 +122,20 @@ class WarmCalls:
         self._recipes: Bounded[Hashable, LaunchTemplate] = Bounded(KINDS)
         self._lock = ForkSafeLock()
 
-    def find(self, key: Any) -> Entry | None:
-        """The entry for a call of `key_of`, made from one that differs in addresses only where there is one."""
+    def find(self, key: Any, function: str = "", arrays: tuple[Any, ...] = ()) -> Entry | None:
+        """The entry for a call of `key_of`, made from one that differs in addresses only where there is one.
+
+        ``arrays``: those of the key, if a result may be among them.  Raises OverlappingArrays.
+        """
         entry = self._entries.get(key)
         if entry is not None:
             return entry
         recipe = self._recipes.get(_without_addresses(key))
-        return None if recipe is None else self._keep(key, recipe)
+        if recipe is None:
+            return None
+        if arrays:
+            recipe.check_result(function, arrays)
+        return self._keep(key, recipe)
 
     def put(self, key: Any, recipe: LaunchTemplate) -> Entry:
         """Remember the recipe of a call."""

@@ -145,7 +145,7 @@ def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], 
         keyed = (*arrays_[:5], *arrays_of_scales, arrays_[7])
     key = launch_cache.key_of(keyed, (rules.function, *options, tune, scales))
     if key is not None:
-        entry = _WARM.find(key)
+        entry = _WARM.find(key, rules.function, keyed)
         if entry is not None:
             return entry.run(a, out)
     problem, result, made = prepare(rules, arrays_, options)
