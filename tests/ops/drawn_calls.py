@@ -11,7 +11,7 @@ from typing import Any
 
 from tilemma import dtypes
 from tilemma.ops import arguments
-from tilemma.ops.arguments import GROUPED, PLAIN, SCALED, Call
+from tilemma.ops.arguments import ADDENDS, GROUPED, PLAIN, SCALED, Call
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import ArrayRef, row_major
 
@@ -53,7 +53,10 @@ class Array:
 
 @dataclass(frozen=True)
 class RealCall:
-    """One call: its arrays, by the names of the parameters, with extents that are named in ``sizes``."""
+    """One call: its arrays, by the names of the parameters, with extents that are named in ``sizes``.
+
+    ``in_place``: the result is written over `c`.
+    """
 
     seed: int
     function: str
@@ -62,10 +65,12 @@ class RealCall:
     options: dict[str, Any]
     out_dtype: str
     made: bool = True
+    in_place: bool = False
 
     def __str__(self) -> str:
         parts = [f"{n} {x.dtype}{list(x.shape(self.all_sizes))}{x.order[0]}" for n, x in self.arrays.items()]
-        return f"seed {self.seed}: {self.function}({', '.join(parts)}, {self.options}) -> {self.out_dtype}"
+        place = " in place" if self.in_place else ""
+        return f"seed {self.seed}: {self.function}({', '.join(parts)}, {self.options}) -> {self.out_dtype}{place}"
 
     @property
     def all_sizes(self) -> dict[str, int]:
@@ -97,7 +102,7 @@ class RealCall:
             shape, t = x.shape(self.all_sizes), dtypes.dtype(x.dtype)
             pointer = (next(PLACES) << 40) + x.before * t.bytes
             refs[name] = ArrayRef(pointer, shape, x.strides(shape), t, ("cuda", 0), None, "torch")
-        return self.problem(refs)
+        return self.problem(refs | ({"c": refs["out"]} if self.in_place else {}))
 
 
 def drawn(seed: int) -> RealCall:
@@ -106,7 +111,15 @@ def drawn(seed: int) -> RealCall:
     while True:
         found = _drawn(rng, seed)
         if found.bytes <= LARGEST:
-            return found
+            return _in_place(found) if seed % 2 else found
+
+
+def _in_place(x: RealCall) -> RealCall:
+    """The call with its result in the place of the addend, where that can be."""
+    out = x.arrays["out"]
+    if "c" not in x.arrays or out.dtype not in ADDENDS or x.arrays["c"].extents != out.extents:
+        return x
+    return replace(x, arrays=x.arrays | {"c": out}, made=False, in_place=True)
 
 
 def _extents(rng: random.Random) -> tuple[int, int, int, int]:

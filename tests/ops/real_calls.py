@@ -159,6 +159,8 @@ def numpy_arrays(x: RealCall) -> tuple[dict[str, Any], dict[str, Any]]:
         elif name != "out":
             view[...] = _values(name, spec.dtype, shape, rng, np).astype(kind)
         found[name], frames[name] = view, frame
+    if x.in_place:
+        found["out"], frames["out"] = found["c"], frames["c"]
     return found, frames
 
 
@@ -250,9 +252,9 @@ def off(x: RealCall, result: Any, value: Any, xp: Any = np) -> str:
 def run_small(x: RealCall, plan: Plan, target: str = "auto", **options: Any) -> str:
     """What is wrong with the result of a reduced call on the CPU reference or the PTX machine."""
     given, frames = numpy_arrays(x)
-    before = frames["out"].copy()
+    before, correct = frames["out"].copy(), expected(x, given)
     product.run(x.problem({n: describe(y) for n, y in given.items()}), plan, target, **options)
-    return wrong_result(x, given, frames, before, expected(x, given))
+    return wrong_result(x, given, frames, before, correct)
 
 
 def wrong_result(
@@ -295,6 +297,8 @@ def on_gpu(x: RealCall, seed: int = 0) -> str:
         # Bits of all ones are NaN in every float but e5m2 and e4m3 agree, too.
         given[name] = frame.view(kind).as_strided(shape, spec.strides(shape), first)
         frames[name] = frame, view
+    if x.in_place:
+        given["out"], frames["out"] = given["c"], frames["c"]
     value, rows = expected(x, given, torch)
     named = {n: y for n, y in given.items() if n not in ("a", "b", "offsets", "out")}
     operands = [given[n] for n in ("a", "b", "offsets") if n in given]
