@@ -364,9 +364,16 @@ def outcome(v: Variant, schedules: int, done: frozenset[str] = frozenset()) -> O
     return ended()
 
 
-def longest_first(found: list[Variant]) -> list[Variant]:
-    """Those of large clusters first: they take up to a minute."""
-    return sorted(found, key=lambda v: -math.prod(v.plan.cluster) // 4)
+def in_order(found: list[Variant]) -> list[Variant]:
+    """One of each kind first, whatever the width of its tile, then a second one, and so on; of these those of
+    large clusters first: they take up to a minute."""
+    seen, turns = Counter[Any](), []
+    for v in found:
+        same = v.family, kind(v.plan, True)
+        turns.append(seen[same])
+        seen[same] += 1
+    keys = [(turn, -math.prod(v.plan.cluster) // 4) for turn, v in zip(turns, found, strict=True)]
+    return [found[i] for i in sorted(range(len(found)), key=keys.__getitem__)]
 
 
 def main() -> int:
@@ -383,7 +390,7 @@ def main() -> int:
     begin = time.time()
     every = variants()
     first, _, step = options.part.partition("/")
-    chosen = longest_first(every[int(first) :: int(step)])
+    chosen = in_order(every[int(first) :: int(step)])
     print(f"{len(chosen)} of {len(every)} variants: {dict(Counter(v.family for v in chosen))}", flush=True)
     if options.list:
         return 0
