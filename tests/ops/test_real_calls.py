@@ -19,9 +19,12 @@ def seeds(daily: range) -> list[object]:
     return [*daily, *(pytest.param(s, marks=pytest.mark.slow) for s in NIGHTLY)]
 
 
-# The first is of f64, whose rows are not aligned.
+# Of f64: rows that are not aligned, and addends.  Of groups of integers with scales and an activation.
+FOUND = 200579, 810552, 810830, 810234
+
+
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("seed", [200579, *seeds(range(5))])
+@pytest.mark.parametrize("seed", [*FOUND, *seeds(range(5))])
 def test_chosen_plans_keep_to_registers(seed: int) -> None:
     problem = drawn(seed).imagined()
     assert compiled(problem, plan_of(problem)) == []
@@ -96,6 +99,7 @@ HEAVY = {
     "addend and silu": ((9808, 256, 1664), "bf16", "bf16", {"beta": -0.5, "activation": "silu"}),
     "addend of integers": ((2316, 7776, 1720), "s8", "f32", {"beta": 1.0, "activation": "gelu"}),
     "scaled integers": ((1664, 8976, 256), "u8", "f32", {}),
+    "scaled integers with a bias": ((2048, 4096, 2048), "s8", "f32", {"activation": "gelu", "alpha": 0.5}),
 }
 
 
@@ -107,6 +111,8 @@ def test_heavy_epilogues_keep_to_registers(name: str) -> None:
     arrays["out"] = Array(("M", "N"), out)
     if "beta" in options:
         arrays["c"] = Array(("M", "N"), "f32" if dtype == "s8" else "bf16")
+    if "bias" in name:
+        arrays["bias"] = Array(("N",), "f32")
     if dtype[0] not in "bf" or dtype == "f8_e4m3":
         arrays |= {"scale_a": Array(("M", 1), "f32"), "scale_b": Array((1, "N"), "f32")}
     function = "scaled_matmul" if "scale_a" in arrays else "matmul"

@@ -25,7 +25,13 @@ from tilemma.ops.plan import (
     straddling,
 )
 from tilemma.ops.problem import Problem
-from tilemma.ops.registers import COLUMNS_OF_THREE, WIDEST_FINISHED, fits_registers, promotable
+from tilemma.ops.registers import (
+    COLUMNS_OF_THREE,
+    WIDEST_FINISHED,
+    fits_registers,
+    fits_registers_of_f64,
+    promotable,
+)
 from tilemma.ops.requests import LINE
 from tilemma.ops.resident_plans import resident_plans
 
@@ -136,7 +142,8 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     for tile, groups in TILES_F64 if problem.lhs.dtype.name == "f64" else ():
         # Three stages fit, or the steps are shorter.
         depth = tile[2] if 24 * (tile[0] + tile[1]) * tile[2] <= on.shared else tile[2] // 2
-        yield Plan("ahead", (*tile[:2], depth), groups)
+        if fits_registers_of_f64(problem, tile):
+            yield Plan("ahead", (*tile[:2], depth), groups)
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return
     yield from resident_plans(problem, on)

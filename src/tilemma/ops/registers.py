@@ -15,8 +15,11 @@ SPILLING_INTEGERS = (*SPILLING, (128, 256, 64))
 # warpgroup has 128 rows, and where it is one of three; where the epilogue adds a matrix, for fewer; where that
 # one's warpgroup has 64 rows; and where these are scaled, of 4 bytes, not stored by TMA, or belong to groups.
 COLUMNS, COLUMNS_ADDED, COLUMNS_ADDED_WIDE, COLUMNS_UNALIGNED = 128, 96, 224, 152
-# Columns of 64 rows whose integers become f32, stored from registers, or in groups, or with an addend.
-COLUMNS_CONVERTED = 192
+# Columns of 64 rows whose integers become f32, stored from registers, or in groups, or with an addend, or with
+# scales and a bias; and with scales in groups, where the results are integers again and stored by TMA.
+COLUMNS_CONVERTED, COLUMNS_CONVERTED_TWICE = 192, 160
+# Columns of f64 where the epilogue adds a matrix.
+COLUMNS_ADDED_F64 = 96
 # Columns of three warpgroups whose epilogue is silu, and where scales are multiplied besides.
 COLUMNS_SILU_OF_THREE, COLUMNS_SCALED_SILU = 144, 120
 # Columns of three warpgroups, whose threads have 128 registers, and with an epilogue.
@@ -45,6 +48,11 @@ def _holds_addend(p: Problem, rows: int, columns: int, groups: int, store: str) 
         return columns <= COLUMNS_ADDED and (groups == 3 or store == "tma" or columns < COLUMNS_ADDED)
     simple = store == "tma" and not (p.grouped or p.left.final or p.right.final) and p.out.dtype.bits <= 16
     return columns <= (COLUMNS_ADDED_WIDE if simple else COLUMNS_UNALIGNED)
+
+
+def fits_registers_of_f64(p: Problem, tile: tuple[int, int, int]) -> bool:
+    """Whether the kernel of ``tile`` for operands of f64 keeps to its registers."""
+    return not p.epilogue.addend or tile[1] <= COLUMNS_ADDED_F64
 
 
 def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: str, split: int) -> bool:
@@ -76,8 +84,11 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
     if rows == 128 and columns == COLUMNS and (p.grouped or not whole):
         return False
     if p.acc == "s32" and whole and not simple and not p.promote:
-        more = store == "direct" or p.grouped or p.epilogue.addend
-        if tile in SPILLING_INTEGERS or (more and columns > COLUMNS_CONVERTED):
+        scaled = p.left.final or p.right.final
+        more = store == "direct" or p.grouped or p.epilogue.addend or (scaled and p.epilogue.bias)
+        twice = scaled and p.grouped and store != "direct" and p.out.dtype.name == "s32"
+        most = COLUMNS_CONVERTED_TWICE if twice else COLUMNS_CONVERTED if more else columns
+        if tile in SPILLING_INTEGERS or columns > most:
             return False
     spilling = tile in SPILLING and (not simple or (p.grouped and rows == 128))
     return not (spilling and store == "direct" and whole and not p.promote)
