@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "ops")
 from machine_variants import Variant, variants
 from real_calls import run_small
 
+from tilemma.runtime import cuda_device
+
 
 def kind(v: Variant) -> tuple[Any, ...]:
     """What variants share whose kernels take the same ways through the text."""
@@ -58,6 +60,8 @@ def main() -> int:
     parser.add_argument("--target", choices=["cuda", "cpu", "machine"], default="cuda")
     options = parser.parse_args()
     begin, failed, done = time.time(), 0, 0
+    if options.target == "cuda" and not options.workers:
+        cuda_device(0)  # a checker waits some seconds for a process that uses the driver
     every = chosen()
     first, _, step = options.part.partition("/")
     mine = every[int(first) :: int(step)]
