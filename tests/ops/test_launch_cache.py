@@ -205,22 +205,6 @@ def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.Mon
     assert list(plans._winners.values()) == [winner]
 
 
-def test_the_models_plan_stays_where_others_are_hardly_faster() -> None:
-    first, other = Plan("tiles", (64, 64, 64), 1), PIPELINED
-
-    def of(*races: dict[Plan, list[float]]) -> Plan:
-        return tuning.winner(races, first)
-
-    assert of({first: [1.001, 1.001, 9.0] * 2, other: [1.0, 1.0, 0.1] * 2}) == first
-    assert of({first: [1.05, 1.05, 0.1] * 2, other: [1.0, 1.0, 9.0] * 2}) == other
-    # Faster in one half of the rounds only, or in one of two ways to measure.
-    assert of({first: [1.05, 1.05, 0.99, 0.99], other: [1.0] * 4}) == first
-    assert of({first: [1.05] * 4, other: [1.0] * 4}, {first: [0.99] * 4, other: [1.0] * 4}) == first
-    third = replace(other, stages=other.stages + 1)
-    fast, slow = {first: [1.0] * 4, other: [0.5] * 4, third: [0.9] * 4}, {first: [1.0] * 4, other: [1.1] * 4}
-    assert of(fast, {**slow, third: [0.95] * 4}) == third
-
-
 def test_numpy_arrays_are_never_kept() -> None:
     a = np.ones((3, 3), np.float16)
     ops.matmul(a, a)
