@@ -103,3 +103,11 @@ def test_blocks_of_batches_with_more_tiles_take_turns_or_a_queue() -> None:
     assert all(x.queue and not x.kept for x in whole)
     assert not [x for x in some((100, 64, 64, 64)) if x.grid == 132 and x.tile[1] >= 64]
     assert not some((1, 264, 264, 64)) and not some((20, 264, 264, 64), activation="relu")
+
+
+def test_no_long_steps_where_blocks_of_a_batch_have_many_tiles() -> None:
+    def deepest(batches: int) -> int:
+        plans = [e.plan for e in ranked(batch((batches, 112, 112, 688))[0], Hardware())]
+        return max(x.tile[2] for x in plans if x.kernel == "pipelined")
+
+    assert deepest(100) == 128 and deepest(1219) == 64

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import Plan
+from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 
 # The producer of a block may be so many tasks ahead of its consumers, and that of a cluster ahead of the others.
 AHEAD = 2
 # So many of the best plans of a batch have a variant whose blocks take tiles from a queue; K, at most.
 QUEUES, LONGEST_OF_QUEUES = 24, 512
+# Rounds from which on steps of 128 elements gained 2 % at most, and took up to 1.57 times as long.
+ROUNDS_OF_SHORT_STEPS = 8
 # Clusters of four blocks, the rows of their tiles, and the fewest columns: smaller tiles were slower so.
 FOURS, ROWS_OF_FOURS, NARROWEST_OF_FOURS = (((2, 2), True), ((4, 1), True), ((1, 4), True)), 128, 128
 
@@ -66,6 +68,15 @@ def from_queues(problem: Problem, plans: Sequence[Plan]) -> list[Plan]:
         if plan.kernel == "pipelined" and plan.split == 1 and not plan.pack and problem.batch * tiles > plan.grid:
             found.append(replace(plan, by_hand=True, queue=True, turns=False, kept=tiles > 1))
     return found
+
+
+def long_steps(p: Problem, tile: tuple[int, int, int], on: Hardware) -> bool:
+    """Whether ``tile`` has steps of 128 elements where blocks of a batch have many tiles.
+
+    1219x112x112x688 took 114 us with tiles of 64x112 so, and 110 us in steps of 64.
+    """
+    tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
+    return tile[2] == 128 and applies(p) and cdiv(tiles, on.sms) >= ROUNDS_OF_SHORT_STEPS
 
 
 def _tiles(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int]) -> int:

@@ -190,7 +190,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             store = "copy" if by_copy else "direct"
             store = "tma" if turned or (boxes and tile[0] >= TENSOR_STORE_ROWS[size]) else store
             whole_boxes = tile[1] % 64 == 0 or p.rhs_major == "row"
-            if not whole_boxes:
+            if not whole_boxes or batch_plans.long_steps(p, tile, on):
                 continue
             tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
             parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
