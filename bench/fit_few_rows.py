@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kriging import NEAR, Row, Spread, fitted, likeliest, likeness, places, text
+from kriging import NEAR, Row, Spread, fitted, judge, likeliest, text
 from sweep_ops import Shape, call_of, imagined, plan_of
 
 from tilemma.ops import arguments, few_rows, few_rows_timings
@@ -34,8 +34,6 @@ TIMED = Hardware(memory=4.2125e12)
 # Plans that the file has; how much slower than the fastest a timed plan may be; the spread of what timings say
 # about the formula, by ``--units``; timings that this looks at.
 STORED, SLOWEST, SPREAD, LOOKED_AT = 4000, 0.4, Spread(0.16, 0.02, 0.0136), 3000
-# Parts of the shapes that are judged by the weights of the others.
-PARTS = 4
 
 
 def timings(files: Sequence[Path]) -> Iterator[Row]:
@@ -58,12 +56,6 @@ def weights(found: Sequence[Row]) -> dict[str, Any]:
     return fitted(found, STORED, SPREAD)
 
 
-def corrections(found: Sequence[Row], by: dict[str, Any]) -> Any:
-    """What weights say of the logarithms of measured over predicted times."""
-    plans = np.array(by["plans"])
-    return by["mean"] + likeness(places([r.plan for r in found]), plans[:, :-1], by["deviation"]) @ plans[:, -1]
-
-
 def units(found: Sequence[Row]) -> None:
     """Print the likeliest units and spread, by the timings of shapes drawn at random."""
     numbers = np.unique([r.number for r in found])
@@ -75,23 +67,6 @@ def units(found: Sequence[Row]) -> None:
     print(spread)
 
 
-def judge(found: Sequence[Row]) -> None:
-    """Print what the formula and the weights are worth for shapes that these have not seen."""
-    every = {"formula": [(r, r.predicted) for r in found], "with weights": []}
-    for part in range(PARTS):
-        left = [r for r in found if r.number % PARTS == part]
-        by = weights([r for r in found if r.number % PARTS != part])
-        more = corrections(left, by)
-        every["with weights"] += [(r, r.predicted + x) for r, x in zip(left, more, strict=True)]
-    for name, predictions in every.items():
-        shapes: dict[int, list[tuple[float, float]]] = {}
-        for r, log in predictions:
-            shapes.setdefault(r.number, []).append((log, r.slower))
-        lost = np.array([min(x)[1] for x in shapes.values() if len(x) > 1])
-        above = np.sum(lost > 0.02)
-        print(f"{name:12} {len(lost)} shapes: {lost.mean():.4f}, worst {lost.max():.3f}, {above} above 0.02")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sweeps", nargs="+", type=Path)
@@ -100,7 +75,7 @@ def main() -> int:
     options = parser.parse_args()
     found = list(timings(options.sweeps))
     if options.judge:
-        judge(found)
+        judge(found, weights)
         return 0
     if options.units:
         units(found)

@@ -8,7 +8,7 @@ plans, drawn at random among those that were nearly the fastest.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 NEAR = 0.3
 # A number against rounding.
 RIDGE = 1e-4
+# Parts of the products that are judged by the weights of the others; a loss that is counted.
+PARTS, LOSS = 4, 0.02
 
 
 class Spread(NamedTuple):
@@ -111,6 +113,28 @@ def likeliest(rows: Sequence[Row], spread: Spread, steps: int = 40) -> tuple[lis
         before = np.where(turned < 0, 0.0, slope)
         found = np.clip(found - change * np.sign(before), -5, 5)
     return [float(x) for x in np.exp(best[1][:-3])], Spread(*(float(x) for x in np.exp(best[1][-3:])))
+
+
+def corrections(found: Sequence[Row], by: Mapping[str, Any]) -> Any:
+    """What weights say of the logarithms of measured over predicted times."""
+    plans = np.array(by["plans"])
+    return by["mean"] + likeness(places([r.plan for r in found]), plans[:, :-1], by["deviation"]) @ plans[:, -1]
+
+
+def judge(found: Sequence[Row], weights: Callable[[Sequence[Row]], Mapping[str, Any]]) -> None:
+    """Print what the formula and the weights are worth for products that these have not seen."""
+    every = {"formula": [(r, r.predicted) for r in found], "with weights": []}
+    for part in range(PARTS):
+        left = [r for r in found if r.number % PARTS == part]
+        more = corrections(left, weights([r for r in found if r.number % PARTS != part]))
+        every["with weights"] += [(r, r.predicted + x) for r, x in zip(left, more, strict=True)]
+    for name, predictions in every.items():
+        products: dict[int, list[tuple[float, float]]] = {}
+        for r, log in predictions:
+            products.setdefault(r.number, []).append((log, r.slower))
+        lost = np.array([min(x)[1] for x in products.values() if len(x) > 1])
+        above = np.sum(lost > LOSS)
+        print(f"{name:12} {len(lost)} shapes: {lost.mean():.4f}, worst {lost.max():.3f}, {above} above {LOSS}")
 
 
 def text(content: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from tilemma.ops.problem import Problem
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import fit_few_rows
+import kriging
 from sweep_ops import Shape, call_of, imagined
 
 H200 = Hardware()
@@ -49,7 +50,7 @@ def test_the_fit_finds_which_plans_take_longer_than_the_formula_says(tmp_path: P
     file = tmp_path / "sweep.json"
     file.write_text(json.dumps({"shapes": shapes}))
     found = list(fit_few_rows.timings([file]))
-    more = fit_few_rows.corrections(found, fit_few_rows.weights(found))
+    more = kriging.corrections(found, fit_few_rows.weights(found))
     assert np.abs(more - [r.log for r in found]).max() < 0.02
 
 
