@@ -12,16 +12,21 @@ the others waiting.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
+from tilemma.ops.few_rounds_timings import Timed, factor
 from tilemma.ops.limits import CACHE_RATE, CLOCK, PORT_BYTES, described, divided, smooth_maximum
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR
 
 if TYPE_CHECKING:
-    from tilemma.ops.plan import Hardware, Plan
+    from tilemma.ops.plan import Estimate, Hardware, Plan
 
+# How many times the least predicted time a plan may take whose time timings of like plans correct.
+NEAR = 1.15
 # Products that the model is for: rows, columns and K, at least, as of what was timed; elements of the result
 # and K, at most; K, more than this where rows start within sectors: shorter ones have the model of `middle`.
 LEAST, RESULT, LONGEST, LONG_WITHIN_SECTORS = 1024, 8_500_000, 9216, 4608
@@ -65,6 +70,34 @@ def within_lines(p: Problem) -> bool:
 
 def _within(p: Problem, unit: int) -> bool:
     return any((x.strides[1] * x.dtype.bytes | x.pointer) % unit for x in (p.lhs, p.rhs))
+
+
+def corrected(problem: Problem, found: Sequence[Estimate], on: Hardware) -> list[Estimate]:
+    """The estimates ``found`` for ``problem``; what timings of like plans say corrects those that are near the
+    least."""
+    most = NEAR * min((e.seconds for e in found if _known(e.plan)), default=0.0)
+    m, n, k = problem.shape
+    sides = (m, n, k), (n, m, k)
+    return [
+        replace(e, seconds=e.seconds * factor(timed(sides[e.plan.swap], e.plan, on)))
+        if _known(e.plan) and e.seconds <= most
+        else e
+        for e in found
+    ]
+
+
+def _known(plan: Plan) -> bool:
+    return plan.kernel == "pipelined" and not plan.pack
+
+
+def timed(shape: tuple[int, int, int], plan: Plan, on: Hardware) -> Timed:
+    """The plan for a product of ``shape``, transposed already if the plan says so, as `few_rounds_timings` knows
+    it."""
+    high, wide = plan.cluster
+    return Timed(
+        *shape, *plan.tile[:2], plan.stages, high, wide, int(plan.share), int(plan.by_hand), int(plan.swap),
+        plan.store, plan.split, on.resident(high * wide),
+    )  # fmt: skip
 
 
 def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:

@@ -448,7 +448,7 @@ def estimates(problem: Problem, plans: Iterable[Plan], on: Hardware) -> list[Est
     sides = problem, transposed_product(problem)
     found = [_of_groups(sides[x.swap], x, on) for x in plans]
     if problem.batch == 1:
-        return found
+        return few_rounds.corrected(problem, found, on) if few_rounds.applies(problem) else found
     known = [x.plan for x in found]
     seconds = batch_model.corrected([sides[x.swap] for x in known], known, [x.seconds for x in found], on)
     return [Estimate(x.plan, float(new), x.why) for x, new in zip(found, seconds, strict=True)]
