@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_plans, few_rounds, few_rows, long_k, middle
+from tilemma.ops import batch_plans, few_rounds, few_rows, long_k, middle, unaligned_batches
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, by_columns, packed, packs, transposed, transposed_product
 from tilemma.ops.plan import (
@@ -134,7 +134,8 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
 
 def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     m, _, k = problem.shape
-    for tile, groups in TILES:
+    further = unaligned_batches.FURTHER if unaligned_batches.applies(problem) else ()
+    for tile, groups in (*TILES, *further):
         if not problem.promote or tile[1] == 64:
             yield Plan("tiles", tile_for(problem, tile), groups)
         if not problem.on_tensor_cores and problem.lhs.dtype.bits == 32:

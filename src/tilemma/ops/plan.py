@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_model, few_rounds, few_rows, long_k, middle
+from tilemma.ops import batch_model, few_rounds, few_rows, long_k, middle, unaligned_batches
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
@@ -449,6 +449,8 @@ def estimates(problem: Problem, plans: Iterable[Plan], on: Hardware) -> list[Est
     found = [_of_groups(sides[x.swap], x, on) for x in plans]
     if problem.batch == 1:
         return few_rounds.corrected(problem, found, on) if few_rounds.applies(problem) else found
+    if unaligned_batches.applies(problem):
+        return unaligned_batches.corrected(problem, found)
     known = [x.plan for x in found]
     seconds = batch_model.corrected([sides[x.swap] for x in known], known, [x.seconds for x in found], on)
     return [Estimate(x.plan, float(new), x.why) for x, new in zip(found, seconds, strict=True)]
@@ -470,8 +472,7 @@ def _of_groups(p: Problem, plan: Plan, on: Hardware) -> Estimate:
 
 
 def _estimate(p: Problem, plan: Plan, on: Hardware) -> Estimate:
-    """The estimate for ``p``, the transposed product if the plan is for that one, without what `batch_timings`
-    says; groups have about equal numbers of rows."""
+    """The estimate for ``p``, transposed if the plan is, by formulas alone; groups have about equal rows."""
     if plan.kernel == "resident":
         seconds, bound = batch_model.resident_seconds(p, plan, on)
         return Estimate(plan, seconds, f"bound by {bound}")
