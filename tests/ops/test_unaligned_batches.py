@@ -1,4 +1,4 @@
-"""Batches whose rows along K are not aligned: what the model says of the kernels that compute them, and the fit."""
+"""Batches whose rows along K are not aligned: what the model says of the kernels that compute them; its fit."""
 
 from __future__ import annotations
 
