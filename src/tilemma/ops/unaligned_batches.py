@@ -70,9 +70,12 @@ def terms_of_copies(p: Problem, seconds: float) -> tuple[float, ...]:
 
 
 def _seconds(p: Problem, found: Estimate) -> float:
-    plan, terms = found.plan, ()
+    plan = found.plan
+    numbers: tuple[float, ...]
     if plan.kernel == "tiles" and plan.tile in TILES:
         numbers, terms = TILES[plan.tile], terms_of_tiles(p, plan.tile)
     elif plan.pack:
         numbers, terms = COPIES, terms_of_copies(p, found.seconds)
-    return sum(a * b for a, b in zip(numbers, terms, strict=True)) * 1e-6 if terms else found.seconds
+    else:
+        return found.seconds
+    return sum(a * b for a, b in zip(numbers, terms, strict=True)) * 1e-6
