@@ -81,7 +81,7 @@ _DIRECT_PERSISTENT = (
 """,
     ),
 )
-# Only what a tile's loop ends with is stored late.
+# A tile that is also stored elsewhere, if never, is not stored late.
 _AT_ONCE = (
     (
         """\
@@ -91,7 +91,8 @@ _AT_ONCE = (
         """\
                             output.subspan(WARP_M, TILE_N).at(m * CONSUMERS + wg - 1, n),
                         )
-                        slot += 0
+                        with tm.if_(t == tiles_m * tiles_n):
+                            mma.store(mc, output.subspan(WARP_M, TILE_N).at(m, n))
 """,
     ),
 )
