@@ -1,11 +1,11 @@
 """Times batches of small products with unaligned rows, and fits the terms of `ops/unaligned_batches.py` to them.
 
-    python bench/fit_unaligned_batches.py --seed 1 --count 100 --json FILE   # on a GPU: times plans
-    python bench/fit_unaligned_batches.py --fit FILE ..                      # prints the numbers and their errors
+    python bench/fit_unaligned_batches.py --seed 1 --count 100 --json FILE    # on a GPU: times plans
+    python bench/fit_unaligned_batches.py --seed 5101 --fit docs/performance/unaligned_batches.json
 
-The choice is one of copied operands.  ``--fit`` divides the products into five parts, and prints for each kind of
-plan the standard deviation of predicted over measured times, the terms fitted to the other four parts, and how
-torch compares to the choice by them.
+With ``--fit`` it prints, of the products of ``--seed``, for each kind of plan the fitted terms and the standard
+deviation of predicted over measured times, and how torch compares to copies, to the choice by terms that are
+fitted to other products (four fifths at a time), to the choice by the terms of the module, and to the fastest plan.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import sweep_ops
 from sweep_ops import Shape, call_of, imagined, plan_of
 
 from tilemma.ops import arguments, unaligned_batches
-from tilemma.ops.candidates import ranked
+from tilemma.ops.candidates import TILES, ranked
 from tilemma.ops.plan import Estimate, Hardware, Plan, estimate
 from tilemma.ops.problem import Problem
 
-KERNELS = tuple((tile, 2 if tile[0] == 128 else 1) for tile in unaligned_batches.TILES)
-PARTS = 5
+KERNELS = (*TILES, *unaligned_batches.FURTHER)
+# Parts of the products, each of which is judged by terms fitted to the others; the ratio that is too low.
+PARTS, LOW = 5, 0.97
 
 
 def shapes(count: int, seed: int) -> list[Shape]:
@@ -69,43 +70,56 @@ def least_squares(a: Any, b: Any) -> Any:
     return x
 
 
-def kind(p: dict[str, Any]) -> Any:
-    return "copies" if p["plan"]["pack"] else tuple(p["plan"]["tile"])
+def problem_of(row: dict[str, Any]) -> Problem:
+    call, out = call_of(Shape("batches", row["m"], row["n"], row["k"], row["batch"]), imagined)
+    return arguments.problem(call, out, made=True)
 
 
-def fit(files: list[Path]) -> None:
-    rows = [x for f in files for x in json.loads(f.read_text())["shapes"]]
+def plans_of(row: dict[str, Any]) -> list[tuple[Plan, dict[str, Any]]]:
+    """The plan with copies, and those without."""
+    found = [(plan_of(x["plan"]), x) for x in row["plans"]]
+    return sorted(found, key=lambda x: not x[0].pack)
+
+
+def terms_of(row: dict[str, Any], plan: Plan) -> tuple[float, ...]:
+    problem = problem_of(row)
+    if plan.pack:
+        return unaligned_batches.terms_of_copies(problem, _aligned(problem, plan))
+    return unaligned_batches.terms_of_tiles(problem, plan.tile)
+
+
+def fit(rows: list[dict[str, Any]]) -> None:
+    """Print the terms of each kind of plan: copies, and the kernel for any strides by tile; and the ratios."""
     part = np.random.default_rng(0).integers(0, PARTS, len(rows))
-    seen, predicted = {}, {}
-    for name in ("copies", *unaligned_batches.TILES):
-        terms, us = [], []
-        for row in rows:
-            call, out = call_of(Shape("batches", row["m"], row["n"], row["k"], row["batch"]), imagined)
-            problem = arguments.problem(call, out, made=True)
-            (p,) = (x for x in row["plans"] if kind(x) == name and x["plan"]["kernel"] != "ahead")
-            # What the model of aligned operands says, without this correction.
-            seconds = _aligned(problem, plan_of(p["plan"])) if name == "copies" else 0.0
-            terms.append(
-                unaligned_batches.terms_of_copies(problem, seconds)
-                if name == "copies"
-                else unaligned_batches.terms_of_tiles(problem, name)
-            )
-            us.append(p["us"])
-        a, seen[name] = np.array(terms), np.array(us)
-        scale = a.max(0)
-        shares = a / scale / seen[name][:, None]
-        predicted[name] = np.zeros(len(rows))
-        for i in range(PARTS):
-            others = part != i
-            x = least_squares(shares[others], np.ones(others.sum()))
-            predicted[name][~others] = (a / scale)[~others] @ x
-        error = np.log(predicted[name] / seen[name]).std()
-        numbers = least_squares(shares, np.ones(len(rows))) / scale
-        print(name, "(" + ", ".join(f"{x:.3g}" for x in numbers) + ")", f"deviation {error:.3f}")
-    best = np.array([predicted[n] for n in predicted]).argmin(0)
-    chosen = np.array([seen[n] for n in predicted])[best, np.arange(len(rows))]
-    ratios = np.array([x["torch_us"] for x in rows]) / chosen
-    print(f"{len(rows)}: torch over the choice {geometric_mean(ratios):.3f}, least {ratios.min():.3f}")
+    by_others, by_module, seen = [], [], []
+    for tile, numbers in ((None, unaligned_batches.COPIES), *unaligned_batches.TILES.items()):
+        measured = [
+            next((p, x["us"]) for p, x in plans_of(row) if tile is None or (tile == p.tile and not p.pack))
+            for row in rows
+        ]
+        a = np.array([terms_of(row, p) for row, (p, _) in zip(rows, measured, strict=True)])
+        us, scale = np.array([x for _, x in measured]), np.maximum(a.max(0), 1e-30)
+        shares, others = a / scale / us[:, None], np.zeros(len(rows))
+        for x in range(PARTS):
+            left = part != x
+            others[~left] = (a / scale)[~left] @ least_squares(shares[left], np.ones(left.sum()))
+        fitted = least_squares(shares, np.ones(len(rows))) / scale
+        error = np.log(others / us).std()
+        print(tile or "copies", "(" + ", ".join(f"{x:.3g}" for x in fitted) + ")", f"deviation {error:.3f}")
+        by_others.append(others)
+        by_module.append(a @ numbers)
+        seen.append(us)
+    times, torch = np.array(seen), np.array([row["torch_us"] for row in rows])
+    every = np.arange(len(rows))
+    report("copies", torch / times[0])
+    report("choice by terms of other products", torch / times[np.argmin(by_others, 0), every])
+    report("choice by the terms of the module", torch / times[np.argmin(by_module, 0), every])
+    report("fastest", torch / times.min(0))
+
+
+def report(name: str, ratios: Any) -> None:
+    low = int((ratios < LOW).sum())
+    print(f"torch over {name}: {geometric_mean(ratios):.3f}, least {ratios.min():.3f}, {low} of {len(ratios)} low")
 
 
 def _aligned(problem: Problem, plan: Plan) -> float:
@@ -125,7 +139,8 @@ def main() -> int:
     parser.add_argument("--fit", nargs="+", type=Path)
     options = parser.parse_args()
     if options.fit:
-        fit(options.fit)
+        rows = [x for f in options.fit for x in json.loads(f.read_text())["shapes"]]
+        fit([x for x in rows if x.get("seed", options.seed) == options.seed])
     else:
         timed(options.count, options.seed, options.json)
     return 0

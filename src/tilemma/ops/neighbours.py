@@ -15,14 +15,13 @@ from tilemma.ops.plan import Estimate, Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE
 
-# What was tried of 25 products, with the best first: of 7 to 105 plans for each of these numbers of parts and of
-# stages, more or less, and of tile rows that blocks walk together, so many were 1.2 % faster than the model's
-# choice: 8 of 30, 0 of 22; 5 of 105, 2 of 65, 1 of 8, 2 of 32, 1 of 94; 5 of 119, 0 of 39.
+# Parts and stages, more or less, and tile rows that blocks walk together: first what was the fastest most often
+# when products were tuned.
 PARTS, STAGES, RASTERS = (-1, -2, -3, 1), (-1, -3, 1, -4, -2, 2), (8, 32, 4, 64, 2)
 # Stages, at most; columns more or less; how many plans with the nearest tiles and parts, whose predicted time is
 # at most so many times the least.
 DEEPEST, COLUMNS, NEAREST, WORTH = 14, (-8, 8, -16, 16, -24, 24, 32, -32), 4, 1.5
-# Bytes along K of a step; clusters of single products that share tiles: 8 of 47 were 1.2 % faster.
+# Bytes along K of a step; clusters of single products that share tiles.
 DEPTHS, CLUSTERS = (LINE, 2 * LINE), ((2, 1), (4, 1), (1, 2), (1, 1))
 
 
