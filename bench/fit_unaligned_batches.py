@@ -5,7 +5,7 @@
 
 With ``--fit`` it prints, of the products of ``--seed``, for each kind of plan the fitted terms and the standard
 deviation of predicted over measured times, and how torch compares to copies, to the choice by terms that are
-fitted to other products (four fifths at a time), to the choice by the terms of the module, and to the fastest plan.
+fitted to other products (four fifths at a time), to the choice by the terms of the module, and to the fastest.
 """
 
 from __future__ import annotations
