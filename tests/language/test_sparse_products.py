@@ -91,7 +91,8 @@ NIGHTLY = [
     for j, words in enumerate(("u8", "u16", "u32"))
     for arch, level in (("sm_89", "group"), ("sm_90a", "group-4"))
     for contract in (("row.row", "col.row", "row.col", "col.col")[(i + j) % 4],)
-    if not (types.endswith("f16") and types.startswith("f8") and level == "group")
+    # Only `wgmma` adds products of 8-bit floats in f16 here, and it reads their B K-major.
+    if not (types.endswith("f16") and types.startswith("f8") and (level == "group" or contract.endswith("col")))
 ]
 
 
