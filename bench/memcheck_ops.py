@@ -1,12 +1,13 @@
 """Kernels of `tilemma.ops`, small and ragged, for a checker of memory, races or barriers to watch:
 
-    python bench/memcheck_ops.py --workers 12                      # all, without a checker
-    compute-sanitizer --tool memcheck --error-exitcode 1 python bench/memcheck_ops.py --part 0/4
+    python bench/memcheck_ops.py --workers 12 --kinds FILE         # all, without a checker
+    compute-sanitizer --tool memcheck --error-exitcode 1 python bench/memcheck_ops.py --kinds FILE --part 0/4
 
-The checkers `racecheck` and `synccheck` are run in the same way.
+The checkers `racecheck`, `synccheck` and `initcheck` are run in the same way.
 
 The kernels are one of each kind of `tests/ops/machine_variants.py`, which runs all of them on the PTX machine.
-Results are exact.  The first command fills the cache of compiled kernels, which the others use.
+Results are exact.  The first command writes the list of kinds and fills the cache of compiled kernels, which the
+others use.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import pickle
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +26,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "ops"))
 
+from drawn_calls import RealCall
 from machine_variants import Variant, variants
-from real_calls import run_small
+from real_calls import expected, numpy_arrays, run_small, wrong_result
 
-from tilemma.runtime import cuda_device
+from tilemma.ops import product
+from tilemma.ops.plan import Plan
+from tilemma.runtime import DeviceArray, cuda_device, describe
 
 
 def kind(v: Variant) -> tuple[Any, ...]:
@@ -37,24 +43,45 @@ def kind(v: Variant) -> tuple[Any, ...]:
     return call.function, scales, *made, p.prompt, p.turns, p.queue, p.ordered, p.swap
 
 
-def chosen() -> list[Variant]:
-    """One of each kind, those with queues and with the most warpgroups first."""
-    found = {kind(v): v for v in reversed(variants())}
-    return sorted(found.values(), key=lambda v: (not v.plan.queue, -v.plan.groups))
+def chosen(kept: Path | None) -> list[Variant]:
+    """One of each kind, those with queues and with the most warpgroups first; from the file, if it is there."""
+    if kept and kept.exists():
+        found: list[Variant] = pickle.loads(kept.read_bytes())
+        return found
+    kinds = {kind(v): v for v in reversed(variants())}
+    every = sorted(kinds.values(), key=lambda v: (not v.plan.queue, -v.plan.groups))
+    if kept:
+        kept.write_bytes(pickle.dumps(every))
+    return every
+
+
+def on_device(x: RealCall, plan: Plan) -> str:
+    """What is wrong with the result of a call on copies of its arrays, with nothing but them on the device."""
+    given, frames = numpy_arrays(x)
+    before, correct = frames["out"].copy(), expected(x, given)
+    copies = {name: DeviceArray.from_host(cuda_device(0), y) for name, y in given.items()}
+    if x.in_place:
+        copies["out"] = copies["c"]
+    product.run(x.problem({n: describe(y) for n, y in copies.items()}), plan, "cuda", arch="sm_90a")
+    given["out"][...] = copies["out"].to_host()
+    return wrong_result(x, given, frames, before, correct)
 
 
 def outcome(v: Variant, target: str) -> tuple[Variant, str]:
     """A variant, and what is wrong with its results."""
     try:
+        if target == "cuda":
+            return v, "; ".join(w for call in v.calls[:2] if (w := on_device(*call)))
         options = {} if target == "cpu" else {"arch": "sm_90a"}
         return v, "; ".join(w for x, plan in v.calls[:2] if (w := run_small(x, plan, target, **options)))
-    except Exception as error:
-        return v, f"{type(error).__name__}: {str(error)[:500]}"
+    except Exception:
+        return v, traceback.format_exc(-12)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="0/1", help="I/N: kinds I, I + N, ..")
+    parser.add_argument("--kinds", type=Path, help="the list of kinds, which is written if it is not there")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: this one, which the checker watches")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so many, if not 0")
     parser.add_argument("--target", choices=["cuda", "cpu", "machine"], default="cuda")
@@ -62,7 +89,7 @@ def main() -> int:
     begin, failed, done = time.time(), 0, 0
     if options.target == "cuda" and not options.workers:
         cuda_device(0)  # a checker waits some seconds for a process that uses the driver
-    every = chosen()
+    every = chosen(options.kinds)
     first, _, step = options.part.partition("/")
     mine = every[int(first) :: int(step)]
     print(f"{len(mine)} of {len(every)} kinds", flush=True)

@@ -311,6 +311,21 @@ def test_cpu_arrays_of_any_library_are_brought(fake: FakeDriver) -> None:
     assert (values[0].x == 4).all()
 
 
+def test_descriptions_of_cpu_arrays_are_brought(fake: FakeDriver) -> None:
+    """Also of a part of their owner."""
+    whole = np.arange(12, dtype=np.float32).reshape(3, 4)
+    row = describe(whole)._replace(pointer=whole.ctypes.data + 16, shape=(4,), strides=(1,), owner=(whole,))
+    for given, array in ((describe(whole), whole), (row, whole[1])):
+        (staged,) = to_device([given], cuda_device())
+        assert isinstance(staged, DeviceArray) and np.array_equal(staged.to_host(), array)
+        room, view = staged._host_span()
+        view[...] = array + 1
+        fake.copy_to_device(staged._low, room.ctypes.data, staged.size)
+        wanted = array + 1
+        copy_back([given], [staged], [True])
+        assert np.array_equal(array, wanted)
+
+
 def test_written_elements_come_back_and_gaps_stay(fake: FakeDriver) -> None:
     whole = np.zeros((4, 8), np.float32)
     part = whole[:, 2:5]

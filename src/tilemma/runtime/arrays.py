@@ -363,7 +363,7 @@ _DESCRIBE: dict[str, Callable[[Any], ArrayRef]] = {
 
 def is_array(x: Any) -> bool:
     """Whether `describe` has a way to read ``x``."""
-    return bool(library_of(x))
+    return isinstance(x, ArrayRef) or bool(library_of(x))
 
 
 def describe(x: Any) -> ArrayRef:

@@ -15,7 +15,7 @@ from tilemma.arithmetic.packing import pack, unpack
 from tilemma.dtypes import DType, dtype
 from tilemma.errors import LaunchError
 from tilemma.launch import ArrayParam, Launch
-from tilemma.runtime.arrays import CPU, ArrayRef, describe, host_view, is_array
+from tilemma.runtime.arrays import CPU, describe, host_view, is_array
 
 
 class PackedExtent(LaunchError):
@@ -42,7 +42,7 @@ def stored(plan: Launch, order: Sequence[str], values: Sequence[Any], target: st
 
     Raises PackedExtent, SubByteArray.
     """
-    on_gpu = any(_is_array(v) and describe(v).device != CPU for v in values)
+    on_gpu = any(is_array(v) and describe(v).device != CPU for v in values)
     if target in ("machine", "cuda") or (target == "auto" and on_gpu):
         return packed_plan(plan), for_gpu(plan.arrays, order, values)
     return plan, for_host(plan.arrays, order, values)
@@ -74,10 +74,6 @@ def for_host(params: Sequence[ArrayParam], order: Sequence[str], values: Sequenc
     return _converted(params, order, values, lambda view, t, name: unpack(view, t), packed=True)
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, ArrayRef) or is_array(value)
-
-
 def _packed(view: np.ndarray[Any, Any], t: DType, name: str) -> np.ndarray[Any, Any]:
     if view.shape[-1] % t.per_byte:
         raise PackedExtent(name=name, type=t, extent=view.shape[-1], per=t.per_byte)
@@ -90,7 +86,7 @@ def _converted(
     types = {a.name: dtype(a.dtype) for a in params if is_packed(a)}
     found = list(values)
     for i, (name, value) in enumerate(zip(order, values, strict=False)):
-        if name in types and _is_array(value):
+        if name in types and is_array(value):
             ref, t = describe(value), types[name]
             if ref.device != CPU and ref.dtype.name in (t.name, t.stored):
                 raise SubByteArray(name=name, type=t)
