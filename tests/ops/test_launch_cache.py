@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +123,51 @@ def test_another_call_is_planned_anew(
     ops.matmul(a, b)
     ops.matmul(a, b, **change)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("wrong", [True, False, np.True_, np.False_, Decimal(1), Decimal(0), 1 + 0j, 0j], ids=repr)
+@pytest.mark.parametrize("name", ["alpha", "beta", "scale_a", "scale_b"])
+def test_what_equals_a_known_number_but_is_none_is_refused(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
+) -> None:
+    """And other numbers of the same value are not."""
+    force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    known = float(abs(wrong))
+    call: Callable[..., Any]
+    if name.startswith("scale"):
+        call = partial(ops.scaled_matmul, array(64, 64, dtype="s8"), array(64, 64, dtype="s8"), out_dtype="f16")
+    else:
+        call = partial(ops.matmul, array(64, 64), array(64, 64), c=array(64, 64))
+    for right in (known, int(known), np.float32(known), np.float64(known)):
+        call(**{name: right})
+    started = len(fake.launches)
+    with pytest.raises(LaunchError) as caught:
+        call(**{name: wrong})
+    assert caught.value.code in ("matmul-scalar", "matmul-scale") and len(fake.launches) == started == 4
+
+
+def test_signs_of_zeros_are_kept(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b = array(64, 64), array(64, 64)
+    for alpha in (0.0, -0.0, 0.0, -0.0):
+        ops.matmul(a, b, alpha=alpha)
+    assert [math.copysign(1, p.alpha) for p in asked] == [1, -1]
+    a, b = array(64, 64, dtype="s8"), array(64, 64, dtype="s8")
+    for scale in (0.0, -0.0, 0.0, -0.0):
+        ops.scaled_matmul(a, b, scale, 1.0)
+    assert len(asked) == 4
+
+
+def test_numbers_of_a_known_form_are_refused_as_in_its_first_call(fake: FakeDriver) -> None:
+    forms._WARM.clear()
+    x, w = array(64, 64), array(64, 64)
+    ops.gated_matmul(x, w, w)
+    ops.conv2d(array(2, 8, 8, 64), array(64, 3, 3, 64))
+    with pytest.raises(LaunchError, match="alpha"):
+        ops.gated_matmul(x, w, w, alpha=True)
+    with pytest.raises(LaunchError, match="beta"):
+        ops.conv2d(array(2, 8, 8, 64), array(64, 3, 3, 64), beta=False)
+    forms._WARM.clear()
 
 
 def test_a_known_convolution_is_not_prepared_again(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def compute(
     function: str, arrays: tuple[Any, ...], options: tuple[Any, ...], prepare: Callable[[], Prepared]
 ) -> Any:
     """The result of a call; ``arrays`` are those of `launch_cache.NAMES`, `prepare` checks and prepares it."""
-    key = launch_cache.key_of(arrays, (function, *options))
+    key = launch_cache.key_of(arrays, (function, *launch_cache.exact(options)))
     if key is not None:
         entry = _WARM.find(key, function, arrays)
         if entry is not None:

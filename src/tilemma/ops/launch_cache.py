@@ -157,7 +157,8 @@ class WarmCalls:
 def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     """The inputs that a launch depends on, as a dictionary key; None if an array must be described at each call.
 
-    ``arrays`` are those of `NAMES`, None for an absent one.
+    ``arrays`` are those of `NAMES`, None for an absent one.  ``options`` that are equal have to mean the same:
+    see `exact`.
     """
     probe = call_key(arrays, _PROBES)
     if probe is None:
@@ -167,6 +168,18 @@ def key_of(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     except TypeError:
         return None
     return probe, options
+
+
+def exact(options: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """``options`` so that none is equal to another that is refused or has other results: 1 == 1.0 == True and
+    0.0 == -0.0."""
+    return tuple([_exact(x) for x in options])
+
+
+def _exact(x: Any) -> Hashable:
+    if type(x) is tuple:
+        return exact(x)
+    return type(x), x.hex() if type(x) is float else x
 
 
 def _without_addresses(key: Any) -> Hashable:

@@ -139,11 +139,14 @@ def _computed(rules: Rules, arrays_: tuple[Any, ...], options: tuple[Any, ...], 
             return recorded(**named, **dict(zip(_OPTIONS, options, strict=True)))
     a, out, keyed, scales = arrays_[0], arrays_[4], arrays_, arrays_[5:7]
     if scales[0] is not None or scales[1] is not None:
-        # Scales that are numbers belong to the options.
-        scales = tuple([x if type(x) is float else None for x in scales])
+        # Scales that are numbers belong to the options, by their bits: 0.0 is not -0.0.
+        scales = tuple([x.hex() if type(x) is float else None for x in scales])
         arrays_of_scales = [None if n is not None else x for n, x in zip(scales, arrays_[5:7], strict=True)]
         keyed = (*arrays_[:5], *arrays_of_scales, arrays_[7])
-    key = launch_cache.key_of(keyed, (rules.function, *options, tune, scales))
+    alpha, beta = options[:2]
+    plain = type(alpha) is float and alpha and type(beta) is float
+    told = options if plain else launch_cache.exact(options)
+    key = launch_cache.key_of(keyed, (rules.function, *told, tune, scales))
     if key is not None:
         entry = _WARM.find(key, rules.function, keyed)
         if entry is not None:
