@@ -266,10 +266,12 @@ def test_random_kernels(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_most_random_kernels_are_pipelined() -> None:
-    results = [pipelined.check(pipelined.generate(seed), schedules=5) for seed in range(1000)]
+@pytest.mark.parametrize("first", range(0, 1000, 50))
+def test_most_random_kernels_are_pipelined(first: int) -> None:
+    """In parts, which several processes can run."""
+    results = [pipelined.check(pipelined.generate(seed), schedules=5) for seed in range(first, first + 50)]
     assert not [r.failure for r in results if r.failure]
-    assert sum(any(r.pipelined.values()) for r in results) >= 400
+    assert sum(any(r.pipelined.values()) for r in results) >= 20
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (320, 100, 70), (8 * 32, 64, 33), (1, 300, 40), (290, 32, 64)])
