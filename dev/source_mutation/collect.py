@@ -162,11 +162,12 @@ def _stop_slow_test(*_: object) -> None:
 
 
 def import_package(package: Path) -> None:
-    """Import each module."""
+    """Import each module but the command, which would run."""
     for module in pkgutil.walk_packages([str(package)], "tilemma."):
         # Some need a library that is not here.
         with contextlib.suppress(ImportError):
-            importlib.import_module(module.name)
+            if module.name != "tilemma.__main__":
+                importlib.import_module(module.name)
 
 
 def _run_file(file: str, out: Path, probes: Probes) -> int:
