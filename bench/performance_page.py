@@ -235,6 +235,22 @@ def memory(data: Mapping[str, Any] | None) -> str:
     return (
         f"`{data['command']}` (`make memcheck`): {data['errors']} errors in {data['launches']} launches of the "
         f"examples on {data['device']}, both languages, the pipelined ones with 2, 3 and 4 stages, ragged."
+        f"{library(data['ops'])}"
+    )
+
+
+def library(data: Mapping[str, Any]) -> str:
+    """What the checkers say of the kernels of `tilemma.ops`."""
+    errors = ", ".join(f"{tool} {count}" for tool, count in data["errors"].items())
+    return (
+        f"\n\n`{data['command']}`: one kernel of each of {data['kinds']} kinds of plans of `tilemma.ops`, for "
+        f"two ragged shapes, with exact results on {data['device']}. Errors: {errors}. racecheck reports one pair "
+        f"of lines, in the {data['queues']} kinds whose blocks take tiles from a queue: the lanes of a warp read "
+        "a task, and behind `bar.warp.sync` one of them arrives, for its warp, at the mbarrier that the writer of "
+        "the next task waits for. The checker knows of an arrival what the arriving lane has read: where every "
+        f"lane arrives (`--every-lane`), it reports {data['every_lane']} errors in these kinds. The memory of the "
+        "arrays ends at multiples of 16 bytes, since memcheck and initcheck take copies of fewer (`cp.async` with "
+        "a source size) for whole ones."
     )
 
 
