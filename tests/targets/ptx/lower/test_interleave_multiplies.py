@@ -15,7 +15,12 @@ from tilemma.ir.lane import AtomInstr, CopyInstr, Imm, Instr, LaneBody, LaneOp, 
 from tilemma.ir.plans import ArrayFacts
 from tilemma.modules import load
 from tilemma.targets.ptx.lower import expected_option, launches
-from tilemma.targets.ptx.lower.interleave_multiplies import _is_kept, _ordered, _read, _written
+from tilemma.targets.ptx.lower.interleave_multiplies import (
+    _is_kept,
+    _ordered,
+    registers_read,
+    registers_written,
+)
 
 ROOT = Path(__file__).resolve().parents[4]
 PLAIN, BUFFERS = ROOT / "bench/plain_warps.co", ROOT / "examples/co/double_buffer.co"
@@ -54,8 +59,10 @@ def test_operations_that_share_a_written_register_keep_their_order(seed: int) ->
     assert sorted(place) == sorted(map(id, body)) and len(found) == len(body)
     for a, b in combinations(body, 2):
         chained = (_is_kept(a) and _is_kept(b)) or (isinstance(a, AtomInstr) and isinstance(b, AtomInstr))
-        written_a, written_b = set(_written(a)), set(_written(b))
-        conflict = not written_a.isdisjoint({*written_b, *_read(b)}) or not written_b.isdisjoint(_read(a))
+        written_a, written_b = set(registers_written(a)), set(registers_written(b))
+        conflict = not written_a.isdisjoint({*written_b, *registers_read(b)}) or not written_b.isdisjoint(
+            registers_read(a)
+        )
         if chained or conflict:
             assert place[id(a)] < place[id(b)]
 

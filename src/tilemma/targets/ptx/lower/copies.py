@@ -11,17 +11,16 @@ array.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tilemma.atoms import catalogue
 from tilemma.ir import tile
 from tilemma.ir.expr import value_of
 from tilemma.ir.lane import CopyInstr, Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space, View
-from tilemma.records import record
 from tilemma.targets.ptx.lower import memory, tma
+from tilemma.targets.ptx.lower.chunks import LOOP_UNROLL, Chunk, Chunks, chunk_of, index_of, visit_chunks
 from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear
@@ -30,40 +29,11 @@ from tilemma.targets.ptx.lower.regions import Value
 
 # The most chunks of one thread that are unrolled; more chunks become a loop.
 UNROLL = {"cp.async": 16, "ldst": 8}
-LOOP_UNROLL = 4
 # Elements of a tile over the edge that are read before the first is written: reads wait for memory together.
 EDGE_ELEMENTS = 4
-
-
-@record
-class Chunks:
-    """The division of a tile of ``shape``: ``elements`` in a chunk, ``per_row`` chunks in a row, ``rows`` rows."""
-
-    shape: tuple[int, ...]
-    elements: int
-    threads: int
-
-    @property
-    def per_row(self) -> int:
-        return self.shape[-1] // self.elements
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.shape[:-1])
-
-    @property
-    def total(self) -> int:
-        return self.rows * self.per_row
-
-    @property
-    def per_thread(self) -> int:
-        """The most chunks that one thread moves."""
-        return -(-self.total // self.threads)
-
-    @property
-    def row_step(self) -> int | None:
-        """Rows from one chunk of a thread to its next, if all its chunks have one column; else None."""
-        return self.threads // self.per_row if self.threads % self.per_row == 0 else None
+# Bytes of a vector; of narrower pieces, how many bytes are read before the first is written, and how many elements
+# over the edge.
+WIDEST, AT_ONCE, AT_ONCE_EDGE = 16, 64, 16
 
 
 def tile_shape(op: tile.Copy) -> tuple[int, ...]:
@@ -124,29 +94,62 @@ def _move(lo: Lowering, op: tile.Copy, mover: _Mover, chunks: Chunks, thread: Li
     e = lo.e
     assert op.plan is not None
     edge, unroll = op.plan.edge, UNROLL[op.plan.engine]
+    group = LOOP_UNROLL
+    at_edge = max(1, EDGE_ELEMENTS // chunks.elements) if isinstance(mover, _LoadStore) else 1
+    over = mover.edge
+    if mover.vector < WIDEST:
+        if isinstance(mover, _CpAsync):
+            over, at_edge = mover.narrow_edge, unroll
+        else:
+            unroll = group = max(unroll, AT_ONCE // mover.vector)
+            at_edge = max(1, AT_ONCE_EDGE // chunks.elements)
+    if isinstance(mover, _LoadStore) and mover.is_narrow_load and chunks.per_thread <= unroll:
+        _load_then_store(lo, op, mover, chunks, thread)
+        return
     if isinstance(mover, _CpAsync) and edge == "whole vectors":
-        _walk(lo, chunks, thread, mover.whole_vectors, unroll)
+        visit_chunks(lo, chunks, thread, mover.whole_vectors, unroll)
         return
     if isinstance(mover, _CpAsync) and edge == "cut vectors":
         # This path is rarely taken: a loop compiles faster, and ptxas does not turn the branch into predicates.
-        _walk(lo, chunks, thread, mover.cut_vectors, 1)
+        visit_chunks(lo, chunks, thread, mover.cut_vectors, 1)
         return
-    at_edge = max(1, EDGE_ELEMENTS // chunks.elements) if isinstance(mover, _LoadStore) else 1
     whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
     if whole is True:
-        _walk(lo, chunks, thread, mover.whole, unroll)
+        visit_chunks(lo, chunks, thread, mover.whole, unroll, group)
         return
     if whole is False:
-        _walk(lo, chunks, thread, mover.edge, at_edge)
+        visit_chunks(lo, chunks, thread, over, at_edge, at_edge)
         return
     with e.collect() as then:
-        _walk(lo, chunks, thread, mover.whole, unroll)
+        visit_chunks(lo, chunks, thread, mover.whole, unroll, group)
         then_ops = tuple(then)
     with e.collect() as otherwise:
         e.comment("a tile over the edge")
-        _walk(lo, chunks, thread, mover.edge, at_edge)
+        visit_chunks(lo, chunks, thread, over, at_edge, at_edge)
         other_ops = tuple(otherwise)
     e.select_branch(whole, then_ops, other_ops)
+
+
+def _load_then_store(lo: Lowering, op: tile.Copy, mover: _LoadStore, chunks: Chunks, thread: Linear) -> None:
+    """Load all elements of a thread, by either path into the same registers, then store them: `loads_ahead` moves
+    the loads."""
+    e = lo.e
+    moved = [chunk_of(lo, chunks, thread, Linear(const=i)) for i in range(chunks.per_thread)]
+    kind = _PIECES[mover.size]
+    registers = [e.reg("moved", _REGISTER[kind]) for _ in moved]
+    whole = _whole(lo, op.src, chunks.shape)
+    if isinstance(whole, bool):
+        mover.load(moved, registers, whole)
+    else:
+        with e.collect() as then:
+            mover.load(moved, registers, True)
+            then_ops = tuple(then)
+        with e.collect() as otherwise:
+            e.comment("a tile over the edge")
+            mover.load(moved, registers, False)
+            other_ops = tuple(otherwise)
+        e.select_branch(whole, then_ops, other_ops)
+    mover.store(moved, registers)
 
 
 def _whole(lo: Lowering, view: View, shape: Sequence[int]) -> Reg | bool:
@@ -174,59 +177,6 @@ def _whole(lo: Lowering, view: View, shape: Sequence[int]) -> Reg | bool:
             inside, e.compare("lt", high, linear(lo, extent), unsigned=True, hint="inside"), hint="whole"
         )
     return inside
-
-
-@record
-class Chunk:
-    """One chunk of this thread: its number for this thread, its row and first column, and whether it exists."""
-
-    number: Linear
-    row: Linear
-    col: Linear
-    exists: Reg | bool
-
-
-def _walk(lo: Lowering, chunks: Chunks, thread: Linear, move: _Move, unroll: int) -> None:
-    """Apply ``move`` to every chunk of this thread: unrolled if there are at most ``unroll``, else in a loop."""
-    e = lo.e
-    count = chunks.per_thread
-    if count <= unroll:
-        move([_chunk(lo, chunks, thread, Linear(const=i)) for i in range(count)])
-        return
-    group = min(LOOP_UNROLL, unroll)
-    full = count // group * group
-    if full:
-        with e.loop("chunk", Imm(0), Imm(full), Imm(group)) as i:
-            move([_chunk(lo, chunks, thread, Linear.of(i) + j) for j in range(group)])
-    rest = [_chunk(lo, chunks, thread, Linear(const=i)) for i in range(full, count)]
-    if rest:
-        move(rest)
-
-
-def _chunk(lo: Lowering, chunks: Chunks, thread: Linear, number: Linear) -> Chunk:
-    e = lo.e
-    last = chunks.total - (chunks.per_thread - 1) * chunks.threads
-    exists: Reg | bool = True
-    if last < chunks.threads and e.range_of(number)[1] >= chunks.per_thread - 1:
-        in_tile = thread + number * chunks.threads
-        exists = e.compare("lt", in_tile, Linear(const=chunks.total), hint="exists")
-    if chunks.row_step is not None:
-        row, column = e.divide(thread, chunks.per_row, hint="chunk_row")
-        return Chunk(number, row + number * chunks.row_step, column * chunks.elements, exists)
-    row, column = e.divide(thread + number * chunks.threads, chunks.per_row, hint="chunk_row")
-    return Chunk(number, row, column * chunks.elements, exists)
-
-
-def index_of(lo: Lowering, shape: Sequence[int], row: Linear, col: Linear) -> list[Linear]:
-    """The tile index of an element given by its flattened row and its column."""
-    found = [col]
-    rest = row
-    for n in reversed(shape[1:-1]):
-        rest, digit = lo.e.divide(rest, n)
-        found.append(digit)
-    if len(shape) > 1:
-        found.append(rest)
-    return list(reversed(found))
 
 
 class _Mover(ABC):
@@ -309,9 +259,6 @@ class _Mover(ABC):
         """Chunks with elements that may lie outside."""
 
 
-_Move = Callable[[Sequence[Chunk]], None]
-
-
 class _CpAsync(_Mover):
     """cp.async: from global to shared memory without registers."""
 
@@ -329,18 +276,11 @@ class _CpAsync(_Mover):
     def edge(self, chunks: Sequence[Chunk]) -> None:
         e, src = self.lo.e, self.op.src
         for chunk in chunks:
-            row_ok, left = self._row_and_rest(chunk)
-            count = e.register(Linear.of(e.register(left)), hint="left")
-            count = e.pure("min.s32", "s32", count, Imm(self.chunks.elements), hint="left")
-            count = e.pure("max.s32", "s32", count, Imm(0), hint="left")
-            read: Value = e.pick(row_ok, count, Imm(0))
+            read = self._bytes_inside(chunk)
             if isinstance(read, Imm):  # known to lie outside: zeros, read from nowhere
                 nothing = e.pure("mov.b32", "s32", Imm(0), hint="bytes")
                 self._issue(chunk, Mem(memory.pointer(self.lo, src.base)), nothing)
                 continue
-            if self.size > 1 and isinstance(read, Reg):
-                read = e.pure("shl.b32", "s32", read, Imm(self.size.bit_length() - 1), hint="bytes")
-            assert isinstance(read, Reg)
             some = e.compare("gt", Linear.of(read), Linear(), hint="some")
             there = self.at(src, chunk).address
             address = (
@@ -350,6 +290,28 @@ class _CpAsync(_Mover):
             safe = e.pick(some, address, memory.pointer(self.lo, src.base), "u64", hint="source")
             assert isinstance(safe, Reg)
             self._issue(chunk, Mem(safe), read)
+
+    def narrow_edge(self, chunks: Sequence[Chunk]) -> None:
+        """As `edge`, for many chunks of one column: their addresses follow from each other.  cp.async of 0 bytes
+        reads nothing, so that the address may be outside."""
+        for chunk, source in zip(chunks, list(self.run(self.op.src, chunks)), strict=True):
+            read = self._bytes_inside(chunk)
+            if isinstance(read, Imm):
+                read = self.lo.e.pure("mov.b32", "s32", read, hint="bytes")
+            self._issue(chunk, source, read)
+
+    def _bytes_inside(self, chunk: Chunk) -> Reg | Imm:
+        """How many bytes of the chunk lie inside the array and the view; 0 if that is known."""
+        e = self.lo.e
+        row_ok, left = self._row_and_rest(chunk)
+        count = e.register(Linear.of(e.register(left)), hint="left")
+        count = e.pure("min.s32", "s32", count, Imm(self.chunks.elements), hint="left")
+        count = e.pure("max.s32", "s32", count, Imm(0), hint="left")
+        if self.size > 1:
+            count = e.pure("shl.b32", "s32", count, Imm(self.size.bit_length() - 1), hint="bytes")
+        read = e.pick(row_ok, count, Imm(0), hint="bytes")
+        assert isinstance(read, (Reg, Imm))
+        return read
 
     def whole_vectors(self, chunks: Sequence[Chunk]) -> None:
         """Vectors lie either inside or outside; cp.async of 0 bytes reads nothing, so that the address may be
@@ -443,6 +405,28 @@ _REGISTER = {"b8": "b16", "b16": "b16", "b32": "b32", "b64": "b64"}
 
 class _LoadStore(_Mover):
     """Loads and stores: between any two memories, through registers."""
+
+    @property
+    def is_narrow_load(self) -> bool:
+        """Whether pieces are single elements from global memory, for a buffer of the tile's extents."""
+        spaces = self.op.src.base.space, self.op.dst.base.space
+        whole = self.op.dst.static_shape == tuple(self.chunks.shape) and self.vector < WIDEST
+        return spaces == (Space.GLOBAL, Space.SHARED) and self.chunks.elements == 1 and whole
+
+    def load(self, chunks: Sequence[Chunk], registers: Sequence[Reg], whole: bool) -> None:
+        """Load an element for each chunk; zero where it is outside, unless the tile is ``whole``."""
+        e, kind = self.lo.e, _PIECES[self.size]
+        for chunk, address, reg in zip(chunks, list(self.run(self.op.src, chunks)), registers, strict=True):
+            valid = chunk.exists if whole else e.both(chunk.exists, self.valid(self.op.src, chunk, 0))
+            if valid is not True:
+                e.do(f"mov.{_REGISTER[kind]}", (reg,), (Imm(0, _REGISTER[kind]),))
+            self._transfer("ld", self.op.src, address, (reg,), kind, valid)
+
+    def store(self, chunks: Sequence[Chunk], registers: Sequence[Reg]) -> None:
+        """Store an element of each chunk."""
+        kind = _PIECES[self.size]
+        for chunk, address, reg in zip(chunks, list(self.run(self.op.dst, chunks)), registers, strict=True):
+            self._transfer("st", self.op.dst, address, (reg,), kind, chunk.exists)
 
     def whole(self, chunks: Sequence[Chunk]) -> None:
         e = self.lo.e

@@ -156,13 +156,13 @@ def _is_main_loop(body: LaneBody) -> bool:
 
 def _is_expected(op: LaneOp) -> bool:
     if isinstance(op, Instr):
-        return _is_pure(op) or op.mnemonic.startswith(("bar.", "cp.async."))
+        return is_pure(op) or op.mnemonic.startswith(("bar.", "cp.async."))
     return isinstance(op, (AtomInstr, CopyInstr, Comment))
 
 
 def _waits_for_loads(step: _Step) -> bool:
     loaded = {r for x in step.before if isinstance(x, CopyInstr) for r in x.registers}
-    return any(not loaded.isdisjoint(_read(m)) for m in step.multiplies)
+    return any(not loaded.isdisjoint(registers_read(m)) for m in step.multiplies)
 
 
 def _was_measured(multiply: AtomInstr) -> bool:
@@ -184,7 +184,7 @@ def _is_load(op: LaneOp) -> bool:
     return isinstance(op, CopyInstr) and op.source is None
 
 
-def _is_pure(op: LaneOp) -> bool:
+def is_pure(op: LaneOp) -> bool:
     """Whether ``op`` is arithmetic on registers."""
     if not isinstance(op, Instr) or op.mnemonic.partition(".")[0] not in _PURE:
         return False
@@ -193,7 +193,7 @@ def _is_pure(op: LaneOp) -> bool:
 
 def _is_kept(op: LaneOp) -> bool:
     """Whether ``op`` keeps its place among the others, multiplies and arithmetic apart."""
-    return not isinstance(op, (AtomInstr, Comment)) and not _is_pure(op)
+    return not isinstance(op, (AtomInstr, Comment)) and not is_pure(op)
 
 
 # ---- their order -----------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class _Order:
         writers: dict[str, int] = {}
         readers: dict[str, set[int]] = {}
         for i, op in enumerate(body):
-            read, written = {r.name for r in _read(op)}, {r.name for r in _written(op)}
+            read, written = {r.name for r in registers_read(op)}, {r.name for r in registers_written(op)}
             self._before[i].update(writers[r] for r in read | written if r in writers)
             self._before[i].update(*(readers.get(r, ()) for r in written))
             for r in written:
@@ -322,7 +322,8 @@ class _Order:
 # ---- registers -------------------------------------------------------------------------------------------
 
 
-def _read(op: LaneOp) -> Iterator[Reg]:
+def registers_read(op: LaneOp) -> Iterator[Reg]:
+    """The registers that ``op``, or an operation in its branches, reads."""
     match op:
         case AtomInstr():
             yield from (*op.a, *op.b, *op.c, *op.e, *op.scales)
@@ -333,9 +334,14 @@ def _read(op: LaneOp) -> Iterator[Reg]:
         case Instr():
             for y in op.src if op.guard is None else (*op.src, op.guard):
                 yield from registers(y)
+        case LaneIf():
+            yield op.cond
+            for z in (*op.then, *op.otherwise):
+                yield from registers_read(z)
 
 
-def _written(op: LaneOp) -> Iterator[Reg]:
+def registers_written(op: LaneOp) -> Iterator[Reg]:
+    """The registers that ``op``, or an operation in its branches, writes."""
     match op:
         case AtomInstr():
             yield from op.d
@@ -344,3 +350,6 @@ def _written(op: LaneOp) -> Iterator[Reg]:
         case Instr():
             for x in op.dst:
                 yield from registers(x)
+        case LaneIf():
+            for y in (*op.then, *op.otherwise):
+                yield from registers_written(y)

@@ -29,6 +29,7 @@ from tilemma.targets.ptx.lower.events import MBARRIER, initialise
 from tilemma.targets.ptx.lower.futures import place_rotating
 from tilemma.targets.ptx.lower.interleave_multiplies import with_multiplies_interleaved
 from tilemma.targets.ptx.lower.linear import Linear
+from tilemma.targets.ptx.lower.loads_ahead import with_loads_ahead
 from tilemma.targets.ptx.lower.local_registers import with_locals_in_registers
 from tilemma.targets.ptx.lower.memory import default_plan
 from tilemma.targets.ptx.lower.params import size, symbol
@@ -126,6 +127,8 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         locals=tuple(lo.locals),
     )
     lane = with_multiplies_interleaved(with_locals_in_registers(lane))
+    if _is_pipelined(kernel):
+        lane = with_loads_ahead(lane)
     read, written = accesses(op)
     grid, checks = _grid(lo, op) if cluster is None else _cluster_grid(cluster, lo)
     plan = launch.Launch(
@@ -145,6 +148,13 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         joined=None if op.joined is None else size(op.joined),
     )
     return Lowered(lane, plan)
+
+
+def _is_pipelined(kernel: Kernel) -> bool:
+    """Whether the program asks for copies ahead, and nowhere forbids them."""
+    loops = (op.pipeline for op in walk.walk(kernel.body) if isinstance(op, tile.For))
+    given = [x for x in (kernel.pipeline, *loops) if x is not None]
+    return bool(given) and not any(x.off for x in given)
 
 
 def _whole_row_checks(lo: Lowering, body: tile.Body) -> tuple[tuple[launch.Size, str], ...]:
