@@ -38,19 +38,20 @@ def product(
             mma.store(mc, c.subspan(TILE, TILE).at(m, n))
 
 
+STAGES = tm.kernel(pipeline=tm.Pipeline(stages=3, persistent=False))(product)
 ASKED, OFF = tm.kernel(pipeline=tm.Pipeline(persistent=False))(product), tm.kernel(pipeline=False)(product)
 ARCHS = ("sm_80", "sm_90a")
 
 
-def arrays_of(m: int, n: int, k: int) -> dict[str, np.ndarray]:
+def arrays_of(m: int, n: int, k: int, pitch: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-3, 4, (rows, k)).astype(np.float16) for rows in (m, n))
+    a, b = (rng.integers(-3, 4, (rows, pitch or k)).astype(np.float16)[:, :k] for rows in (m, n))
     return {"a": a, "b": b, "c": np.full((m, n), np.nan, np.float16)}
 
 
-def loop_of(kernel: Kernel, arch: str, **constants: bool) -> str:
+def loop_of(kernel: Kernel, arch: str, k: int = 77, **constants: bool) -> str:
     """The loop of the kernel's code that multiplies, as letters: Load, Store, Barrier, Multiply."""
-    facts = facts_of(arrays_of(70, 66, 77))
+    facts = facts_of(arrays_of(70, 66, k))
     ptx = kernel.compile(arch, facts=facts, **constants).ptx
     kinds = {
         "ld.global": "L",
@@ -74,15 +75,24 @@ def test_loads_stand_between_the_stores_and_the_multiplies(arch: str) -> None:
     assert loop_of(OFF, arch).startswith("LSLSBM")
 
 
+@pytest.mark.parametrize("k", [74, 76])
+def test_pieces_that_cp_async_could_move_are_loaded_ahead_unless_stages_are_asked_for(k: int) -> None:
+    assert loop_of(ASKED, "sm_90a", k) == "SLBMB"
+    for arch in ARCHS:
+        assert loop_of(STAGES, arch, k) in ("BM", "BMB")
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_loops_that_write_global_memory_stay_as_they_are(arch: str) -> None:
     assert loop_of(ASKED, arch, WRITES=True).startswith("LSLSBM")
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("k", [1, 31, 33, 65, 95, 97])
-def test_results_on_the_machine(arch: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = arrays_of(70, 66, k)
+@pytest.mark.parametrize(
+    ("k", "pitch"), [(1, 1), (31, 31), (33, 33), (95, 95), (97, 97), (66, 66), (65, 66), (68, 68), (97, 100)]
+)
+def test_results_on_the_machine(arch: str, k: int, pitch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = arrays_of(70, 66, k, pitch)
     expected = arrays["a"].astype(np.float32) @ arrays["b"].T.astype(np.float32)
     for ahead in (True, False):
         if not ahead:

@@ -14,7 +14,7 @@ Nothing in the loop writes global memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilemma.ir.lane import (
@@ -33,12 +33,12 @@ from tilemma.ir.lane import (
     Mem,
     Reg,
     Vec,
-    registers,
 )
 from tilemma.targets.ptx.lower.interleave_multiplies import is_pure, registers_read, registers_written
 
 # Registers that loaded pieces and sums may have together: others spill.
 MOST_REGISTERS = 128
+_LOADS = ("ld.global.b", "ld.global.v2.b", "ld.global.v4.b")
 # Instructions that neither access global memory nor wait for other threads' accesses of it.
 _OTHERS = ("bar.", "barrier.", "st.shared", "ld.shared", "fence.proxy.async", "wgmma.", "cvta.")
 
@@ -71,7 +71,8 @@ def _ahead(loop: LaneFor) -> list[LaneOp] | None:
     sums = {r for op in body if isinstance(op, AtomInstr) for r in op.d}
     if not loads or not sums or not all(i in loads or _is_other(op) for i, op in enumerate(body)):
         return None
-    loaded = {r for i in loads for r in _loaded(body[i])}
+    others = {r for i, op in enumerate(body) if i not in loads for r in registers_read(op)}
+    loaded = {r for i in loads for r in registers_written(body[i])} & others
     uses = [i for i, op in enumerate(body) if i not in loads and not loaded.isdisjoint(registers_read(op))]
     if not uses or len(loaded) + len(sums) > MOST_REGISTERS or loop.past:
         return None
@@ -114,18 +115,16 @@ def _needed(loop: LaneFor, loads: list[int], loaded: set[Reg]) -> set[int] | Non
     body, found = loop.body, set[int]()
     writers: dict[str, list[int]] = {}
     for i, op in enumerate(body):
-        for r in registers_written(op):
-            writers.setdefault(r.name, []).append(i)
+        for name in {r.name for r in registers_written(op)}:
+            writers.setdefault(name, []).append(i)
     waiting = [(i, r) for i in loads for r in registers_read(body[i]) if r not in loaded]
     while waiting:
         reader, r = waiting.pop()
         places = writers.get(r.name, [])
-        if r.name == loop.var.name or not places or places == [reader]:
-            if places == [reader] and reader not in loads:
-                return None
+        if r.name == loop.var.name or not places or (places == [reader] and reader in loads):
             continue
-        (place, *others) = places
-        if others or place > reader or not is_pure(body[place]):
+        place, *others = places
+        if others or place >= reader or not is_pure(body[place]):
             return None
         if place not in found:
             found.add(place)
@@ -139,23 +138,13 @@ def _is_load(op: LaneOp) -> bool:
         inside = (*op.then, *op.otherwise)
         plain = all(_is_load(x) or is_pure(x) or isinstance(x, Comment) for x in inside)
         return plain and any(map(_is_load, inside))
-    return isinstance(op, Instr) and op.mnemonic.startswith("ld.global.b")
+    return isinstance(op, Instr) and op.mnemonic.startswith(_LOADS)
 
 
 def _is_other(op: LaneOp) -> bool:
     if isinstance(op, Instr):
         return is_pure(op) or op.mnemonic.startswith(_OTHERS)
     return isinstance(op, (AtomInstr, Comment)) or (isinstance(op, CopyInstr) and op.source is None)
-
-
-def _loaded(op: LaneOp) -> Iterator[Reg]:
-    """The registers that the loads of ``op`` write."""
-    if isinstance(op, LaneIf):
-        for inner in (*op.then, *op.otherwise):
-            yield from _loaded(inner)
-    elif isinstance(op, Instr) and op.mnemonic.startswith("ld.global.b"):
-        for x in op.dst:
-            yield from registers(x)
 
 
 def _renamed(op: LaneOp, names: Mapping[str, Reg]) -> LaneOp:

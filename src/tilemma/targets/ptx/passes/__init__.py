@@ -29,6 +29,7 @@ from tilemma.targets.ptx.passes.fold_zero_fill import FoldZeroFill
 from tilemma.targets.ptx.passes.insert_sync import InsertSync
 from tilemma.targets.ptx.passes.interleave_copy_issue import InterleaveCopyIssue
 from tilemma.targets.ptx.passes.join_blocks import JoinBlocks
+from tilemma.targets.ptx.passes.narrow_copies import NarrowCopies
 from tilemma.targets.ptx.passes.order_event_waits import OrderEventWaits
 from tilemma.targets.ptx.passes.overlap_epilogue import OverlapEpilogue
 from tilemma.targets.ptx.passes.pack_elements import PackElements
@@ -68,6 +69,7 @@ def TARGET_PASSES(arch: str) -> tuple[Pass, ...]:
         StageThroughShared(arch),
         AssignLayouts(),
         ChooseCopies(arch),
+        NarrowCopies(arch),
         PipelineLoops(arch),
         DeduplicateCopies(),
         EliminateRedundantWaits(),

@@ -146,7 +146,7 @@ class PipelineLoops:
         asked = effective(loop.pipeline if isinstance(loop, t.For) else None, kernel.pipeline)
         if asked is not None and (asked.off or asked.stages == 1):
             return None
-        wanted = asked is not None or _multiplies_by_warps(loop)
+        wanted = asked is not None or multiplies_by_warps(loop)
         group = next((p for p in reversed(found.parents) if isinstance(p, t.Parallel)), None)
         group = None if group is None or kind(group) == "block" else group
         obstacles = list(found.obstacles)
@@ -246,7 +246,7 @@ def _obstacle(loop: t.Op, o: Obstacle, prefix: str) -> Decision:
 def _without_cp_async(kernel: t.Kernel, arch: str) -> Iterator[Decision]:
     """For the loops that would be pipelined on another target."""
     for found in loop_copies(kernel):
-        if found.ahead and _multiplies_by_warps(found.loop):
+        if found.ahead and multiplies_by_warps(found.loop):
             text = f"left as written: {arch} has no cp.async, which copies tiles ahead"
             yield Decision("pipeline", _subject(found.loop), text, span=found.loop.span)
 
@@ -254,7 +254,7 @@ def _without_cp_async(kernel: t.Kernel, arch: str) -> Iterator[Decision]:
 # ---- which copies, how many stages -----------------------------------------------------------------------------
 
 
-def _multiplies_by_warps(loop: t.Op) -> bool:
+def multiplies_by_warps(loop: t.Op) -> bool:
     """Whether ``loop`` multiplies, and no multiply reads shared memory by itself, as wgmma does."""
     atoms = [catalogue[op.atom] for op in walk((loop,)) if isinstance(op, t.Mma) and op.atom is not None]
     return bool(atoms) and not any(isinstance(a, MmaAtom) and a.asynchronous for a in atoms)
@@ -286,6 +286,9 @@ def _block_wide(found: LoopCopies, group: t.Parallel | None) -> tuple[tuple[t.Co
             width = 1 if c.plan is None else c.plan.vector
             text = f"the copy into `{name}` moves {width} bytes at a time, and cp.async at least 4"
             fix = "let rows of the tile follow rows of the array, and start on multiples of 4 bytes"
+            if width >= 4:
+                text = f"the copy into `{name}` moves {width} bytes at a time, which take less time in registers"
+                fix = "`stages` asks for cp.async"
             obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
         elif c.plan.level.kind != "block" or any(
             isinstance(op, t.If) and names(op.cond) & instances for op in between
