@@ -11,7 +11,8 @@ array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tilemma.ir import tile
 from tilemma.ir.lane import Imm, Reg
@@ -22,7 +23,7 @@ from tilemma.targets.ptx.lower.context import Lowering, lowers
 from tilemma.targets.ptx.lower.cp_async import CpAsync
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear
-from tilemma.targets.ptx.lower.load_store import REGISTER, WIDEST, Load, LoadStore, vector_of
+from tilemma.targets.ptx.lower.load_store import REGISTER, WIDEST, LoadStore, vector_of
 from tilemma.targets.ptx.lower.movers import Mover
 from tilemma.targets.ptx.lower.refusals import NotLowered
 
@@ -112,20 +113,32 @@ def _move(lo: Lowering, op: tile.Copy, mover: Mover, chunks: Chunks, thread: Lin
         visit_chunks(lo, chunks, thread, mover.cut_vectors, 1)
         return
     whole = e.both(_whole(lo, op.src, chunks.shape), _whole(lo, op.dst, chunks.shape), hint="whole")
-    if whole is True:
-        visit_chunks(lo, chunks, thread, mover.whole, unroll, group)
+    paths: list[Callable[[], None]] = [partial(visit_chunks, lo, chunks, thread, mover.whole, unroll, group)]
+    conditions = [whole]
+    if isinstance(mover, LoadStore) and mover.is_store:
+        paths.append(partial(visit_chunks, lo, chunks, thread, mover.store_pieces, unroll, group))
+        conditions.append(mover.cuts_no_piece(op.dst))
+    paths.append(partial(visit_chunks, lo, chunks, thread, over, at_edge, at_edge))
+    _first_of(lo, paths, conditions)
+
+
+def _first_of(lo: Lowering, paths: Sequence[Callable[[], None]], conditions: Sequence[Reg | bool]) -> None:
+    """The first of ``paths`` whose condition holds, or the last."""
+    e = lo.e
+    if not conditions or conditions[0] is True:
+        paths[0]()
         return
-    if whole is False:
-        visit_chunks(lo, chunks, thread, over, at_edge, at_edge)
+    if conditions[0] is False:
+        _first_of(lo, paths[1:], conditions[1:])
         return
     with e.collect() as then:
-        visit_chunks(lo, chunks, thread, mover.whole, unroll, group)
+        paths[0]()
         then_ops = tuple(then)
     with e.collect() as otherwise:
         e.comment("a tile over the edge")
-        visit_chunks(lo, chunks, thread, over, at_edge, at_edge)
+        _first_of(lo, paths[1:], conditions[1:])
         other_ops = tuple(otherwise)
-    e.select_branch(whole, then_ops, other_ops)
+    e.select_branch(conditions[0], then_ops, other_ops)
 
 
 def _load_then_store(lo: Lowering, mover: LoadStore, chunks: Chunks, thread: Linear) -> None:
@@ -136,24 +149,10 @@ def _load_then_store(lo: Lowering, mover: LoadStore, chunks: Chunks, thread: Lin
     kind, count = vector_of(mover.vector)
     registers = [tuple(e.reg("moved", REGISTER[kind]) for _ in range(count)) for _ in moved]
     loads = (mover.load_whole, mover.load_pieces, mover.load_elements)
-    whole, uncut = _whole(lo, mover.op.src, chunks.shape), mover.cuts_no_piece()
+    whole, uncut = _whole(lo, mover.op.src, chunks.shape), mover.cuts_no_piece(mover.op.src)
 
-    def load(paths: Sequence[Load], conditions: Sequence[Reg | bool]) -> None:
-        if not conditions or conditions[0] is True:
-            paths[0](moved, registers)
-        elif isinstance(conditions[0], bool):
-            load(paths[1:], conditions[1:])
-        else:
-            with e.collect() as then:
-                paths[0](moved, registers)
-                then_ops = tuple(then)
-            with e.collect() as otherwise:
-                e.comment("a tile over the edge")
-                load(paths[1:], conditions[1:])
-                other_ops = tuple(otherwise)
-            e.select_branch(conditions[0], then_ops, other_ops)
-
-    load(loads, (whole, uncut))
+    paths = [partial(load, moved, registers) for load in loads]
+    _first_of(lo, paths, (whole, uncut))
     mover.store(moved, registers)
 
 

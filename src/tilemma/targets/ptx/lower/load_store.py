@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tilemma.ir.lane import Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space, View
@@ -30,11 +30,19 @@ class LoadStore(Mover):
             return False
         return per_piece == 1 or (self.size in (2, 4) and self.op.src.static_shape == shape)
 
-    def cuts_no_piece(self) -> Reg | bool:
-        """Whether each piece lies either inside or outside: pieces start at multiples of their length."""
+    @property
+    def is_store(self) -> bool:
+        """Whether pieces come from shared memory for a tile of the same extents in global memory."""
+        shape, views = tuple(self.chunks.shape), (self.op.src, self.op.dst)
+        spaces = tuple(x.base.space for x in views)
+        return spaces == (Space.SHARED, Space.GLOBAL) and all(x.static_shape == shape for x in views)
+
+    def cuts_no_piece(self, view: View) -> Reg | bool:
+        """Whether each piece of ``view`` lies either inside or outside its array: pieces start at multiples of
+        their length."""
         if self.chunks.elements == 1:
             return True
-        extent = linear(self.lo, self.op.src.base.shape[self.op.src.axes[-1].dim])
+        extent = linear(self.lo, view.base.shape[view.axes[-1].dim])
         _, rest = self.lo.e.divide(extent, self.chunks.elements)
         return self.lo.e.compare("eq", rest, Linear(), hint="uncut")
 
@@ -87,6 +95,14 @@ class LoadStore(Mover):
             self._transfer("st", self.op.dst, address, regs, kind, chunk.exists)
 
     def whole(self, chunks: Sequence[Chunk]) -> None:
+        self._move(chunks, [x.exists for x in chunks])
+
+    def store_pieces(self, chunks: Sequence[Chunk]) -> None:
+        """Move pieces of shared memory, and store those that lie inside the array."""
+        self._move(chunks, [self.lo.e.both(x.exists, self.valid(self.op.dst, x, 0)) for x in chunks])
+
+    def _move(self, chunks: Sequence[Chunk], stored: Sequence[Reg | bool]) -> None:
+        """Load all chunks that exist, and store those that are ``stored``."""
         e = self.lo.e
         kind, count = vector_of(self.vector)
         loaded = []
@@ -94,8 +110,9 @@ class LoadStore(Mover):
             regs = tuple(e.reg("moved", REGISTER[kind]) for _ in range(count))
             self._transfer("ld", self.op.src, address, regs, kind, chunk.exists)
             loaded.append(regs)
-        for chunk, address, regs in zip(chunks, list(self.run(self.op.dst, chunks)), loaded, strict=True):
-            self._transfer("st", self.op.dst, address, regs, kind, chunk.exists)
+        targets = list(self.run(self.op.dst, chunks))
+        for address, regs, guard in zip(targets, loaded, stored, strict=True):
+            self._transfer("st", self.op.dst, address, regs, kind, guard)
 
     def edge(self, chunks: Sequence[Chunk]) -> None:
         e = self.lo.e
@@ -146,6 +163,3 @@ def vector_of(bytes_: int) -> tuple[str, int]:
     """(element type, count) of an access of ``bytes_`` bytes: a vector of 32-bit elements, or one smaller
     element."""
     return ("b32", bytes_ // 4) if bytes_ >= 4 else (PIECES[bytes_], 1)
-
-
-Load = Callable[[Sequence[Chunk], Sequence[tuple[Reg, ...]]], None]
