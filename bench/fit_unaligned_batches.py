@@ -1,7 +1,7 @@
 """Times batches of small products with unaligned rows, and fits the terms of `ops/unaligned_batches.py` to them.
 
     python bench/fit_unaligned_batches.py --seed 1 --count 100 --json FILE    # on a GPU: times plans
-    python bench/fit_unaligned_batches.py --seed 5101 --fit docs/performance/unaligned_batches.json
+    python bench/fit_unaligned_batches.py --seed 5301 5302 --fit docs/performance/unaligned_batches.json
 
 With ``--fit`` it prints, of the products of ``--seed``, for each kind of plan the fitted terms and the standard
 deviation of predicted over measured times, and how torch compares to copies, to the choice by terms that are
@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean
@@ -24,13 +25,14 @@ import sweep_ops
 from sweep_ops import Shape, call_of, imagined, plan_of
 
 from tilemma.ops import arguments, unaligned_batches
-from tilemma.ops.candidates import TILES, ranked
-from tilemma.ops.plan import Estimate, Hardware, Plan, estimate
+from tilemma.ops.candidates import ranked
+from tilemma.ops.plan import Estimate, Hardware, Plan, estimate, estimates
 from tilemma.ops.problem import Problem
+from tilemma.ops.unaligned_batches import Way, way_of
 
-KERNELS = (*TILES, *unaligned_batches.FURTHER)
-# Parts of the products, each of which is judged by terms fitted to the others; the ratio that is too low.
-PARTS, LOW = 5, 0.97
+# Parts of the products, each of which is judged by terms fitted to the others; the ratio that is too low; how
+# often plans are timed.
+PARTS, LOW, ROUNDS = 5, 0.97, 5
 
 
 def shapes(count: int, seed: int) -> list[Shape]:
@@ -44,21 +46,24 @@ def shapes(count: int, seed: int) -> list[Shape]:
 
 
 def choices(problem: Problem, on: Hardware, _most: int) -> list[Estimate]:
-    """The best plan with copied operands, and the kernel for any strides with each tile."""
+    """The best plan with copied operands, and the kernel for any strides in each way."""
     best = next(e for e in ranked(problem, on) if e.plan.pack)
-    return [best, *(estimate(problem, Plan("tiles", tile, groups), on) for tile, groups in KERNELS)]
+    return [best, *estimates(problem, unaligned_batches.plans(problem), on)]
 
 
-def timed(count: int, seed: int, file: Path) -> None:
+def timed(count: int, seed: int, seconds: float, file: Path) -> None:
     sweep_ops.choices = choices
-    wanted, rows = shapes(count, seed), []
+    wanted, rows, begin = shapes(count, seed), [], time.monotonic()
     with ProcessPoolExecutor(12) as pool:
         waiting = [pool.submit(sweep_ops.compiled, s, 9) for s in wanted]
         for s, w in zip(wanted, waiting, strict=True):
             print(*w.result(), sep="\n", end="")
-            rows.append(sweep_ops.measure(s, 9, 7))
+            if seconds and time.monotonic() - begin > seconds:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+            rows.append({**sweep_ops.measure(s, 9, ROUNDS), "seed": seed})
             print(s, *(f"{rows[-1]['torch_us'] / p['us']:.3f}" for p in rows[-1]["plans"]), flush=True)
-            file.write_text(json.dumps({"seed": seed, "shapes": rows}))
+            file.write_text(json.dumps({"shapes": rows}))
 
 
 def least_squares(a: Any, b: Any) -> Any:
@@ -89,32 +94,38 @@ def terms_of(row: dict[str, Any], plan: Plan) -> tuple[float, ...]:
 
 
 def fit(rows: list[dict[str, Any]]) -> None:
-    """Print the terms of each kind of plan: copies, and the kernel for any strides by tile; and the ratios."""
-    part = np.random.default_rng(0).integers(0, PARTS, len(rows))
-    by_others, by_module, seen = [], [], []
-    for tile, numbers in ((None, unaligned_batches.COPIES), *unaligned_batches.TILES.items()):
-        measured = [
-            next((p, x["us"]) for p, x in plans_of(row) if tile is None or (tile == p.tile and not p.pack))
-            for row in rows
-        ]
-        a = np.array([terms_of(row, p) for row, (p, _) in zip(rows, measured, strict=True)])
-        us, scale = np.array([x for _, x in measured]), np.maximum(a.max(0), 1e-30)
-        shares, others = a / scale / us[:, None], np.zeros(len(rows))
-        for x in range(PARTS):
-            left = part != x
-            others[~left] = (a / scale)[~left] @ least_squares(shares[left], np.ones(left.sum()))
-        fitted = least_squares(shares, np.ones(len(rows))) / scale
-        error = np.log(others / us).std()
-        print(tile or "copies", "(" + ", ".join(f"{x:.3g}" for x in fitted) + ")", f"deviation {error:.3f}")
-        by_others.append(others)
-        by_module.append(a @ numbers)
-        seen.append(us)
-    times, torch = np.array(seen), np.array([row["torch_us"] for row in rows])
-    every = np.arange(len(rows))
+    """Print the terms of copies, and of each way to read operands where they are, and the ratios."""
+    kinds = (None, unaligned_batches.COPIES), *unaligned_batches.WAYS.items()
+    by_others, by_module, times = (np.array(x) for x in zip(*(_fitted(rows, *x) for x in kinds), strict=True))
+    torch, every = np.array([row["torch_us"] for row in rows]), np.arange(len(rows))
     report("copies", torch / times[0])
     report("choice by terms of other products", torch / times[np.argmin(by_others, 0), every])
     report("choice by the terms of the module", torch / times[np.argmin(by_module, 0), every])
     report("fastest", torch / times.min(0))
+
+
+def _fitted(rows: list[dict[str, Any]], way: Way | None, numbers: tuple[float, ...]) -> tuple[Any, Any, Any]:
+    """The times of a kind of plan by terms that are fitted to other products, by ``numbers``, and as measured;
+    infinite for products without such a plan.  Prints the terms."""
+    timed = [[(p, x["us"]) for p, x in plans_of(row) if _is_of(p, way)][:1] for row in rows]
+    some = [i for i, x in enumerate(timed) if x]
+    a = np.array([terms_of(rows[i], timed[i][0][0]) for i in some])
+    us, scale = np.array([timed[i][0][1] for i in some]), np.maximum(a.max(0), 1e-30)
+    part = np.random.default_rng(0).integers(0, PARTS, len(some))
+    shares, others = a / scale / us[:, None], np.zeros(len(some))
+    for x in range(PARTS):
+        left = part != x
+        others[~left] = (a / scale)[~left] @ least_squares(shares[left], np.ones(left.sum()))
+    fitted = least_squares(shares, np.ones(len(some))) / scale
+    text = ", ".join(f"{x:.3g}" for x in fitted)
+    print(way or "copies", f"({text}) deviation {np.log(others / us).std():.3f}")
+    found = np.full((3, len(rows)), np.inf)
+    found[:, some] = others, a @ numbers, us
+    return tuple(found)
+
+
+def _is_of(plan: Plan, way: Way | None) -> bool:
+    return bool(plan.pack) if way is None else plan.kernel == "ahead" and way_of(plan) == way
 
 
 def report(name: str, ratios: Any) -> None:
@@ -133,16 +144,17 @@ def _aligned(problem: Problem, plan: Plan) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one; several with --fit")
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=0, help="start no shape after so many, if not 0")
     parser.add_argument("--json", type=Path, default=Path("unaligned_batches.json"))
     parser.add_argument("--fit", nargs="+", type=Path)
     options = parser.parse_args()
     if options.fit:
         rows = [x for f in options.fit for x in json.loads(f.read_text())["shapes"]]
-        fit([x for x in rows if x.get("seed", options.seed) == options.seed])
+        fit([x for x in rows if x["seed"] in options.seed])
     else:
-        timed(options.count, options.seed, options.json)
+        timed(options.count, options.seed[0], options.seconds, options.json)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 from tilemma import dtypes, testing
 from tilemma.ops import arguments, product, unaligned_batches
 from tilemma.ops.arguments import Call
-from tilemma.ops.candidates import candidates, ranked
-from tilemma.ops.plan import Hardware, Plan
+from tilemma.ops.candidates import ranked
+from tilemma.ops.plan import Hardware
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import ArrayRef, describe
 
@@ -47,36 +48,45 @@ def test_batches_with_unaligned_rows_in_both_operands() -> None:
 
 
 def test_short_rows_of_small_products_are_read_where_they_are_and_large_products_are_copied() -> None:
-    assert ranked(batch(1400, 40, 48, 68), H200)[0].plan.kernel == "tiles"
+    assert not ranked(batch(1400, 40, 48, 68), H200)[0].plan.pack
     assert ranked(batch(40, 900, 640, 506), H200)[0].plan.pack == ("lhs", "rhs")
 
 
-def test_wider_loads_take_less_time() -> None:
-    for tile in unaligned_batches.TILES:
+@pytest.mark.parametrize("n", [64, 65])
+def test_wider_loads_take_less_time(n: int) -> None:
+    for way in unaligned_batches.WAYS:
         seconds = []
         for k in (60, 62, 63):
-            found = (e for e in ranked(batch(900, 64, 64, k), H200) if e.plan.kernel == "tiles")
-            seconds.append(next(e.seconds for e in found if e.plan.tile == tile))
-        assert seconds == sorted(seconds), tile
+            found = (e for e in ranked(batch(900, 64, n, k), H200) if not e.plan.pack)
+            seconds.append(next(e.seconds for e in found if unaligned_batches.way_of(e.plan) == way))
+        assert seconds == sorted(seconds), way
 
 
-@pytest.mark.parametrize(("tile", "groups"), unaligned_batches.FURTHER)
-@pytest.mark.parametrize("k", [44, 45, 46])
-def test_on_the_machine(tile: tuple[int, int, int], groups: int, k: int) -> None:
-    assert any(x.tile == tile for x in candidates(batch(64, 96, 80, k), H200))
-    left, right = testing.random_array((2, 70, k), "f16", 0), testing.random_array((2, 66, k), "f16", 1)
-    out = np.full((2, 70, 66), np.nan, np.float16)
+def test_results_without_contiguous_rows_are_stored_from_registers() -> None:
+    p = batch(64, 96, 80, 44)
+    columns = replace(p, out=p.out._replace(strides=(96 * 80, 1, 96)))
+    assert {x.store for x in unaligned_batches.plans(p)} == {"copy"}
+    assert {x.store for x in unaligned_batches.plans(columns)} == {"direct"}
+
+
+@pytest.mark.parametrize("way", unaligned_batches.WAYS, ids=str)
+@pytest.mark.parametrize(("n", "k"), [(66, 44), (67, 45), (72, 46)])
+def test_on_the_machine(way: unaligned_batches.Way, n: int, k: int) -> None:
+    left, right = testing.random_array((2, 70, k), "f16", 0), testing.random_array((2, n, k), "f16", 1)
+    out = np.full((2, 70, n), np.nan, np.float16)
     p = arguments.problem(Call(describe(left), describe(right.swapaxes(1, 2))), describe(out), made=False)
-    product.run(p, Plan("tiles", tile, groups), "machine", arch="sm_90a", strict=True)
+    (plan,) = (x for x in unaligned_batches.plans(p) if unaligned_batches.way_of(x) == way)
+    product.run(p, plan, "machine", arch="sm_90a", strict=True)
     for a, b, found in zip(left, right, out, strict=True):
         np.testing.assert_array_less(abs(found - a.astype(np.float64) @ b.T), testing.error_bound(a, b.T))
 
 
 def test_the_fit_finds_the_numbers() -> None:
-    numbers, terms = unaligned_batches.TILES[64, 64, 64], []
+    way, numbers = next(iter(unaligned_batches.WAYS.items()))
+    terms = []
     for i in range(40):
         p = batch(100 + 37 * i, 40 + 8 * (i % 9), 48 + 8 * (i % 7), 42 + i)
-        terms.append(unaligned_batches.terms_of_tiles(p, (64, 64, 64)))
+        terms.append(unaligned_batches.terms_of_tiles(p, way.tile))
     a = np.array(terms)
     scale = a.max(0)
     found = fit_unaligned_batches.least_squares(a / scale, a @ numbers)

@@ -134,8 +134,9 @@ def candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
 
 def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     m, _, k = problem.shape
-    further = unaligned_batches.FURTHER if unaligned_batches.applies(problem) else ()
-    for tile, groups in (*TILES, *further):
+    known = on.pipelines and unaligned_batches.applies(problem)
+    yield from unaligned_batches.plans(problem) if known else ()
+    for tile, groups in TILES if not known else ():
         if not problem.promote or tile[1] == 64:
             yield Plan("tiles", tile_for(problem, tile), groups)
         if not problem.on_tensor_cores and problem.lhs.dtype.bits == 32:

@@ -221,7 +221,7 @@ def product_of_tiles(
 
     def tile(at: Place, lhs_row: Any, rhs_row: Any, part: Any = 0, some: Any = None) -> None:
         """Compute the tile ``at``, if ``some``, from these rows of the operands on."""
-        if STORE in ("tma", "rows"):
+        if STORE in ("tma", "rows", "copy"):
             out_s = shared(TO, TILE_M, TILE_N)
         elif STORE == "turned":
             out_s = shared(TO, TILE_N, TILE_M)
@@ -241,21 +241,22 @@ def product_of_tiles(
             mine = at.offset_rows(p * WARP_M)
             preloaded = inputs.preloaded(p) if EARLY else None
             done = epilogue.finished(mc, mine, preloaded)
-            if STORE in ("tma", "rows"):
+            if STORE in ("tma", "rows", "copy"):
                 mma.store(done, out_s.subspan(WARP_M, TILE_N).at(p, 0))
             elif STORE == "turned":
                 mma.store(done, out_s.subspan(TILE_N, WARP_M).at(0, p), transp=True)
             else:
                 there = out.view(1, WARP_M, TILE_N).from_(at.batch * SPLIT + part, mine.row, mine.column).sqz()
                 mma.store(done, there, rows=mine.rows, columns=mine.columns)
-        if STORE in ("tma", "rows"):
+        if STORE in ("tma", "rows", "copy"):
             there = out.view(1, TILE_M, TILE_N).from_(at.batch, at.row, at.column).sqz()
             dma.copy(out_s, there, swizzle=0 if STORE == "rows" else None)
         elif STORE == "turned":
             dma.copy(out_s, out.view(1, TILE_N, TILE_M).from_(at.batch, at.column, at.row).sqz())
 
     if GROUPED == "" and RASTER == 0:
-        for z, m, n in parallel(out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N), level="block", overlap=True):
+        extents = out.shape[0], cdiv(M, TILE_M), cdiv(N, TILE_N)
+        for z, m, n in parallel(*extents, level="block", overlap=True, min_blocks=BLOCKS or None):
             b, part = (z // SPLIT, z % SPLIT) if SPLIT > 1 else (z, 0)
             row, column, rows, columns = m * TILE_M, n * TILE_N, None, None
             if SPLIT > 1 and not PROMOTE:
@@ -291,6 +292,12 @@ matmul_tiles = tm.kernel(pipeline=False)(product_of_tiles)
 # The compiler copies tiles ahead.  At 8192^3 on an H200 a block for each tile was 2 % faster for f32 and 1 % for
 # f64 than persistent blocks.
 matmul_ahead = tm.kernel(pipeline=tm.Pipeline(persistent=False))(product_of_tiles)
+
+
+@cache
+def matmul_in_stages(stages: int) -> Kernel:
+    """`matmul_ahead` with so many buffers for each tile."""
+    return tm.kernel(pipeline=tm.Pipeline(stages=stages, persistent=False))(product_of_tiles)
 
 
 @cache

@@ -35,7 +35,7 @@ from tilemma.runtime.arrays import ArrayRef
 class Plan:
     """One way to compute a product.
 
-    ``kernel``: "tiles" (any strides, every target), "ahead" (that one, pipelined by cp.async), "pipelined"
+    ``kernel``: "tiles" (any strides, every target), "ahead" (that one, with copies ahead), "pipelined"
     (sm_90a, operands that TMA can read) or "resident" (the same, for batches: rhs stays in shared memory, in
     ``slots`` buffers, while the rows of lhs pass by).  ``by_hand``: not the plain text, which the compiler
     pipelines, but the kernel with events and roles.
@@ -91,15 +91,10 @@ class Plan:
         if self.kernel == "resident":
             sizes = {"GROUPS": self.groups, "HEIGHT": m // self.groups, "TILE_N": n, "TILE_K": k}
             return {**sizes, "STAGES": self.stages, "SLOTS": self.slots, "GRID": self.grid, "STORE": self.store}
-        values: dict[str, Any] = {
-            "WARP_M": m // self.groups,
-            "TILE_N": n,
-            "TILE_K": k,
-            "GROUPS": self.groups,
-            "RASTER": self.raster,
-        }
+        values: dict[str, Any] = {"WARP_M": m // self.groups, "TILE_N": n, "TILE_K": k, "GROUPS": self.groups}
+        values |= {"RASTER": self.raster, "STORE": self.store}
         if self.kernel == "pipelined":
-            values |= {"GRID": self.grid, "SPLIT": self.split, "STORE": self.store}
+            values |= {"GRID": self.grid, "SPLIT": self.split}
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
             values |= {"PROMPT": self.prompt, "STREAMED": self.streamed, "TURNS": self.turns}
@@ -114,7 +109,9 @@ class Plan:
             f"{self.groups} x {self.tile[0] // self.groups} rows",
         ]
         if self.stages > 1:
-            parts += [f"{self.stages} stages", f"{self.grid} blocks", f"{self.store} store"]
+            parts += [f"{self.stages} stages", f"{self.grid} blocks"]
+        if self.stages > 1 or self.store != "direct":
+            parts.append(f"{self.store} store")
         parts += [f"{self.slots} slots"] * (self.kernel == "resident")
         parts += [f"raster {self.raster}"] * (self.kernel != "resident")
         parts += [f"clusters of {'x'.join(map(str, self.cluster))}"] * (self.cluster != (1, 1))

@@ -42,6 +42,8 @@ def _kernel(problem: Problem, plan: Plan) -> Kernel:
         return pipelined.matmul_by_hand
     if plan.kernel == "pipelined":
         return kernels.matmul_pipelined(_settings(problem, plan))
+    if plan.kernel == "ahead" and plan.stages > 1:
+        return kernels.matmul_in_stages(plan.stages)
     return {"tiles": kernels.matmul_tiles, "ahead": kernels.matmul_ahead}[plan.kernel]
 
 
