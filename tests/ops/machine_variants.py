@@ -55,7 +55,7 @@ from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import shares_last_tasks
-from tilemma.runtime.arrays import describe
+from tilemma.runtime.arrays import describe, facts
 
 SCHEDULES = 20
 # Large, few rows in one tile and in several, a short M with a long K, and rows that start within lines.
@@ -155,6 +155,13 @@ def kind(p: Plan, any_width: bool = False) -> tuple[Any, ...]:
     shape = p.kernel, p.tile[:: 2 if any_width else 1], p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
     same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
     return *shape, *same, p.turns, p.queue, p.kept, p.ordered
+
+
+def piece(problem: Problem, plan: Plan) -> int:
+    """Bytes of the pieces of operands that threads copy; 0 where TMA copies boxes."""
+    if plan.kernel not in ("tiles", "ahead"):
+        return 0
+    return min(facts(x).alignment for x in (problem.lhs, problem.rhs))
 
 
 @dataclass(frozen=True)
@@ -282,9 +289,9 @@ def of_family(name: str) -> Iterator[Variant]:
         x, any_width = family.call(shape), family.any_width or shape in others
         problem = x.imagined()
         for plan in (e.plan for e in ranked(problem, Hardware())):
-            special = plan.turns or plan.queue or shares(problem, plan)
-            if kind(plan, any_width) not in kinds and (special or not family.special):
-                kinds |= {kind(plan), kind(plan, True)}
+            special, pieces = plan.turns or plan.queue or shares(problem, plan), piece(problem, plan)
+            if (*kind(plan, any_width), pieces) not in kinds and (special or not family.special):
+                kinds |= {(*kind(plan), pieces), (*kind(plan, True), pieces)}
                 yield Variant(name, plan, two_tiles(x, problem, plan))
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir.pipeline import effective
-from tilemma.ir.tile import Copy, For, Kernel, Op
-from tilemma.ir.walk import rewrite
+from tilemma.ir.tile import Copy, For, Kernel, Mma, Op
+from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Site, sites
 from tilemma.records import record
@@ -26,7 +27,7 @@ NARROW = 16
 @record(slots=False)
 class NarrowCopies:
     """Moves tiles in narrow pieces through registers, unless cp.async pipelines their loop: where the program asks
-    for stages, or multiplies by mma.sync and says nothing."""
+    for stages, or for copies ahead without wgmma, or multiplies by mma.sync and says nothing."""
 
     arch: str
 
@@ -58,4 +59,12 @@ def _is_pipelined(site: Site, kernel: Kernel) -> bool:
     asked = effective(loop.pipeline, kernel.pipeline)
     if asked is None:
         return multiplies_by_warps(loop)
-    return not asked.off and asked.stages is not None and asked.stages > 1
+    if asked.off or asked.stages is not None:
+        return not asked.off and asked.stages != 1
+    # Loads an iteration ahead were timed beside wgmma.
+    return not any(isinstance(x, Mma) and _is_asynchronous(x.atom) for x in walk((loop,)))
+
+
+def _is_asynchronous(atom: str | None) -> bool:
+    found = None if atom is None else catalogue[atom]
+    return isinstance(found, MmaAtom) and found.asynchronous
