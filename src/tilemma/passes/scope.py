@@ -104,34 +104,39 @@ def names(e: Expr) -> set[str]:
 class Dependence:
     """Which indices each value depends on, variables seen through.
 
-    A variable depends on its assigned values and on the control flow around each assignment.  An atomic
-    operation's old
-    value is one for all threads of the instance that executes it, and another one in each instance; in the body of
-    an `Apply` it is another one in each thread (`MEMORY`).
+    A variable depends on its assigned values and on the control flow around each assignment, up to its
+    declaration: control flow around that is around each use as well.  An atomic operation's old value is one for
+    all threads of the instance that executes it, and another one in each instance; in the body of an `Apply` it is
+    another one in each thread (`MEMORY`).
     """
 
     MEMORY = "memory"
 
     def __init__(self, body: t.Body) -> None:
         direct: dict[str, set[str]] = {}
+        # How many of the operations around its declaration, of those in ``around``, enclose each variable.
+        depth: dict[str, int] = {}
 
-        def visit(body: t.Body, around: set[str], instance: set[str]) -> None:
+        def visit(body: t.Body, around: tuple[set[str], ...], instance: set[str]) -> None:
             for op in body:
+                if isinstance(op, t.Declare):
+                    depth[op.var.name] = len(around)
                 for v in variables_set(op):
                     from_memory = any(isinstance(x, View) for x in touched_as(op, Effect.READ))
                     terms = {n for e in expressions(op) if e is not v for n in names(e)}
-                    direct.setdefault(v.name, set()).update(instance if from_memory else terms, around)
+                    inner = around[depth.get(v.name, 0) :]
+                    direct.setdefault(v.name, set()).update(instance if from_memory else terms, *inner)
                 within = instance
                 if isinstance(op, t.Parallel):
                     within = instance | {i.name for i in op.indices}
                 elif isinstance(op, t.Apply):
                     within = {self.MEMORY}
-                below: set[str] | None = None
-                for _, inner in bodies(op):
-                    below = around | control(op) if below is None else below
-                    visit(inner, below, within)
+                below: tuple[set[str], ...] | None = None
+                for _, inner_body in bodies(op):
+                    below = (*around, control(op)) if below is None else below
+                    visit(inner_body, below, within)
 
-        visit(body, set(), set())
+        visit(body, (), set())
         grown = True
         while grown:
             grown = False
