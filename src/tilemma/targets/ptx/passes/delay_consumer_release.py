@@ -108,11 +108,14 @@ class _Releases:
         thread releases the buffer for its warp, whose threads therefore meet there."""
 
         def by_threads(op: t.Op) -> bool:
-            if isinstance(op, (t.Mma, t.Load, t.Alloc)) or (isinstance(op, t.Copy) and op.engine == "tma"):
+            if isinstance(op, (t.Mma, t.Alloc)) or (isinstance(op, t.Copy) and op.engine == "tma"):
                 return False
+            if isinstance(op, t.Load) and op.plan is not None and op.plan.method == "descriptor":
+                return False  # the multiplies read it
             return any(v.base.name in read for v in touched(op))
 
-        at = max((i for i, op in enumerate(loop.body[:last]) if any(map(by_threads, walk((op,))))), default=None)
+        found = (i for i, op in enumerate(loop.body[: last + 1]) if any(map(by_threads, walk((op,)))))
+        at = max(found, default=None)
         if at is None:
             return loop
         span = loop.body[at].span
