@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
+import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from keyword import iskeyword
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -239,7 +242,7 @@ def read_kernel(
     parameters: dict[str, ArrayType | ScalarType] = {}
     constants: dict[str, Any] = {}
     required = set()
-    annotations = _annotations(function)
+    annotations = _annotations(function, closure.nonlocals)
     for p in inspect.signature(function).parameters.values():
         place = spans.get(p.name, span)
         if p.kind is p.KEYWORD_ONLY:
@@ -256,6 +259,9 @@ def read_kernel(
             fix = f'write `{p.name}: tm.Global["f16", "M", "K"]`'
             if kind in (int, float, bool):
                 fix = f"write `{p.name}: tm.{kind.__name__.capitalize()}`"
+            if isinstance(kind, str) and (unknown := _unknown_names(kind, scopes)):
+                problem = f"has a type that names `{unknown[0]}`, which is not defined here"
+                fix = f"define `{unknown[0]}` before the kernel, or write what it stands for"
             raise _bad(place, p.name, name, problem, fix)
         parameters[p.name] = kind
     arrays = tuple(n for n, k in parameters.items() if isinstance(k, ArrayType))
@@ -268,11 +274,37 @@ def _bad(span: Span, param: str, name: str, problem: str, fix: str) -> BadParame
     return BadParameter(span, name=param, problem=f"of the kernel `{name}` {problem}", fix_text=fix)
 
 
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+def _annotations(function: Callable[..., Any], nonlocals: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the parameters.  One that is text (PEP 563) may name what the scope around it defines.
+
+    The text stays where it has no value: what it names is looked up as it stands, and refused there.
+    """
+    found: dict[str, Any] = dict(function.__annotations__)
+    around = {**_scope_around(function), **nonlocals}
+    for name, given in found.items():
+        if isinstance(given, str):
+            with suppress(Exception):
+                found[name] = eval(given, function.__globals__, around)
+    return found
+
+
+def _scope_around(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The local names where ``function`` is defined, if that is being executed."""
+    frame, code = sys._getframe(), function.__code__
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename == code.co_filename and code in frame.f_code.co_consts:
+            return frame.f_locals
+    return {}
+
+
+def _unknown_names(text: str, scopes: tuple[Mapping[str, Any], ...]) -> list[str]:
+    """The names in the type ``text`` that have no value."""
     try:
-        return inspect.get_annotations(function, eval_str=True)
-    except Exception:  # text that does not evaluate yet: its names are looked up as they stand, and refused there
-        return dict(function.__annotations__)
+        used = [x.id for x in ast.walk(ast.parse(text, mode="eval")) if isinstance(x, ast.Name)]
+    except SyntaxError:
+        return []
+    return [x for x in used if not any(x in scope for scope in (*scopes, vars(builtins)))]
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
