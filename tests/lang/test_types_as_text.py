@@ -31,7 +31,7 @@ def test_a_name_without_a_value_is_refused_where_it_stands() -> None:
     with pytest.raises(CompileError) as caught:
 
         @tm.kernel
-        def f(x: tm.Global["f32", "M"], y: tm.Global[Missing, "M"]):  # noqa: F821
+        def f(x: tm.Global["f32", "M"], y: tm.Global[Missing, "M"]):
             for i in parallel(x.shape[0], level="block"):
                 y[i] = x[i]
 

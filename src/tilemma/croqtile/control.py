@@ -304,6 +304,14 @@ def foreach(r: Reader, node: ast.Foreach) -> None:
 def _hints(r: Reader, node: ast.Foreach) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for h in (*node.hints, *(_as_hint(a) for a in node.attributes)):
+        if h.name in options:
+            raise WrongValue(
+                h.span,
+                what="a loop",
+                got=f"a second `{h.name}`",
+                wanted="each of `unroll`, `vectorize` and `pipeline` once",
+                fix_text="remove one of the two",
+            )
         if h.name == "unroll" and len(h.args) <= 1:
             options["unroll"] = table_operand(r, "unroll", h.args[0]) if h.args else 0
         elif h.name == "vectorize" and len(h.args) == 2:

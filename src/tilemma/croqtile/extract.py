@@ -10,7 +10,7 @@ from tilemma.croqtile.preprocess import Macro, Preprocessor
 from tilemma.croqtile.tokens import Token
 from tilemma.croqtile.words import DEVICE_MARKS
 from tilemma.errors import CompileError, Note, Span, register_source
-from tilemma.ir.refusals import NoKernel
+from tilemma.ir.refusals import NoKernel, WrongValue
 from tilemma.records import record
 
 
@@ -78,6 +78,7 @@ class _Finder:
                 self.template = None
             self.current, self.depth, self.start = [], 0, token
             first = _attributes_start(self.recent)
+            _check_attributes(self.recent[:first])
             self.pending += self.recent[first:]
             self.skip(self.recent[:first])
         self.pending.append(token)
@@ -159,6 +160,19 @@ class _Finder:
         kernels += made
         check_names(kernels, self.instances)
         return kernels, rest
+
+
+def _check_attributes(before: Sequence[Token]) -> None:
+    """Refuse ``before``, the text in front of a kernel and its attributes, if it has settings that do not end."""
+    for a, b, c in zip(before, before[1:], before[2:], strict=False):
+        if (a.text, b.text, c.text) == ("[", "[", "pipeline"):
+            raise WrongValue(
+                c.span,
+                what="`[[pipeline(...)]]`",
+                got="no `]]` in front of `__co__`",
+                wanted="settings in `[[` and `]]`",
+                fix_text="write `[[pipeline(stages=4)]] __co__ void ...`",
+            )
 
 
 def _attributes_start(tokens: Sequence[Token]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Literal
 
+import numpy as np
+
 from tilemma.errors import described
 from tilemma.ir.constructs import CHOICES
 from tilemma.ir.pipeline import KERNEL_ONLY, OFF, ORDERS, PipelineSettings, SumOrder, kernel_setting_on_loop
@@ -39,7 +41,9 @@ class Pipeline:
                 object.__setattr__(self, name, constant_operand(given, name))
         for name in ("producer", "persistent"):
             given = getattr(self, name)
-            if given is not None and not isinstance(given, bool):
+            if isinstance(given, np.bool_):
+                object.__setattr__(self, name, bool(given))
+            elif given is not None and not isinstance(given, bool):
                 raise WrongValue(
                     caller_span(),
                     what=f"`Pipeline({name}=)`",

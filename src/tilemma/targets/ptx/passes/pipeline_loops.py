@@ -51,7 +51,7 @@ from tilemma.ir.walk import (
     with_fields,
 )
 from tilemma.passes.decision import Decision
-from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, loop_copies
+from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, by_hand, loop_copies
 from tilemma.passes.scope import Dependence, block_threads, kind, names
 from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
@@ -92,12 +92,13 @@ class PipelineLoops:
         if not Target.of(self.arch).has("cp.async"):
             log += _without_cp_async(kernel, self.arch)
             return kernel
-        said, before, rounds = list[Decision](), kernel, 0
+        said, refused, done, before, rounds = list[Decision](), list[Decision](), list[t.For](), kernel, 0
         kernel, origin = split_tiles(kernel)
-        while plans := self._plans(kernel, said):
+        while plans := self._plans(kernel, said, refused, done):
             kernel = replace(kernel, body=_Rewriter(kernel, plans).body(kernel.body))
+            done += [plan.loop for plan in plans.values()]
             rounds += 1
-        log.extend({(str(d), d.span): d for d in (of_program(d, origin) for d in said)}.values())
+        log.extend({(str(d), d.span): d for d in (of_program(d, origin) for d in (*said, *refused))}.values())
         kernel = self._in_bands(rewrite_blocks(kernel, _sunk), log) if rounds else before
         if kernel.pipeline is not None and kernel is not before:
             kernel = replace(kernel, pipeline=replace(kernel.pipeline, stages=None))
@@ -122,19 +123,28 @@ class PipelineLoops:
 
         return replace(kernel, body=tuple(map(settle, kernel.body)))
 
-    def _plans(self, kernel: t.Kernel, log: list[Decision]) -> dict[int, _Plan]:
+    def _plans(
+        self, kernel: t.Kernel, log: list[Decision], refused: list[Decision], done: list[t.For]
+    ) -> dict[int, _Plan]:
         """Plans by the identity of the operation to replace: of several loops in one `parallel` the first has one.
-        The next call finds the others in a `parallel` of their own."""
+        The next call finds the others in a `parallel` of their own.
+
+        ``done``: loops of earlier calls.  ``refused`` becomes why the other loops stay as they are."""
         plans: dict[int, _Plan] = {}
+        refused.clear()
         # Loops inside others, which run more often, come first: the stages of both are in memory together.
         for found in sorted(loop_copies(kernel), key=lambda x: -len(x.parents)):
             said: list[Decision] = []
             nested = (p.added for p in plans.values() if p.loop in walk((found.loop,)))
             plan = self._plan(found, kernel, sum(nested), said)
             place = None if plan is None else id(plan.group or plan.loop)
-            if place not in plans:
+            if plan is None:
+                # A pipelined loop with another copy left has events like those of a program.
+                again = any(found.loop.span == x.span for x in done) and by_hand(found.loop.body)
+                refused += () if again else said
+            elif place is not None and place not in plans:
                 log += said
-                plans |= {} if plan is None or place is None else {place: plan}
+                plans[place] = plan
         return plans
 
     def _plan(self, found: LoopCopies, kernel: t.Kernel, nested: int, log: list[Decision]) -> _Plan | None:
@@ -306,12 +316,13 @@ def _block_wide(found: LoopCopies, group: t.Parallel | None) -> tuple[tuple[t.Co
 
 
 def _blocking(loop: t.For | t.While, ahead: tuple[t.Copy, ...]) -> Obstacle | None:
-    """A copy by cp.async of ``loop`` itself that every iteration waits for, and for all issued before it."""
+    """A copy by cp.async in each iteration of ``loop`` that it waits for, and for all issued before it."""
 
     def every(body: t.Body) -> Iterator[t.Op]:
         for op in body:
             yield op
-            if not isinstance(op, (t.If, t.InThreads, t.For, t.While)):
+            runs = isinstance(op, t.For) and (trip_count(op) or 0) > 0
+            if runs or not isinstance(op, (t.If, t.InThreads, t.For, t.While)):
                 for _, inner in bodies(op):
                     yield from every(inner)
 

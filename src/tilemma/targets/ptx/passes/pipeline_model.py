@@ -120,6 +120,11 @@ def stages_of_cp_async(arch: str, registers: int, threads: int, stage_bytes: int
     return 2 if blocks > 1 and other_bytes + 3 * stage_bytes > shared_of_each(blocks) else 3
 
 
+def fits(arch: str, shared_bytes: int) -> bool:
+    """Whether a block with events and ``shared_bytes`` of tiles and other buffers has enough shared memory."""
+    return shared_bytes + _RESERVE <= Target.of(arch).shared_limit
+
+
 def most_stages(arch: str, stage_bytes: int, other_bytes: int) -> int:
     """The stages that fit, where one takes ``stage_bytes`` and the rest of the block ``other_bytes``."""
     room = Target.of(arch).shared_limit - other_bytes - _RESERVE

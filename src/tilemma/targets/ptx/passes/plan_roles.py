@@ -26,6 +26,7 @@ from tilemma.targets.ptx.passes.shared_views import PADDING
 from tilemma.targets.ptx.passes.stage_results import staged_results
 from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
+from tilemma.targets.ptx.target import Target
 
 # Obstacles of kernels whose program pipelines them itself.
 BY_HAND = ("hand-written", "role")
@@ -59,7 +60,10 @@ class Ring:
 
 class BlockPlan:
     """A block as the program of one of its ``groups`` warpgroups, number ``wg`` = 1, 2, ..; its rings of stages,
-    and the `Choice` of the model.  The constructor raises NotPipelined."""
+    and the `Choice` of the model; ``stages`` of each ring, by its first buffer.  The constructor raises
+    NotPipelined."""
+
+    stages: dict[str, int]
 
     def __init__(self, kernel: t.Kernel, block: t.Parallel, arch: str, log: list[Decision]) -> None:
         self.kernel, self.block, self.arch, self.log = kernel, block, arch, log
@@ -119,18 +123,18 @@ class BlockPlan:
         """The runs of adjacent copies that TMA can prefetch.  Raises NotPipelined if there are none."""
         flat = replace(self.kernel, body=(replace(self.block, body=self.program),))
         found: list[Ring] = []
-        refused: list[NotPipelined] = []
+        refused: list[tuple[t.Op, NotPipelined]] = []
         for loop in loop_copies(flat, role=True):
             own = loop.loop.pipeline if isinstance(loop.loop, t.For) else None
             settings = effective(own, self.kernel.pipeline)
             if settings is None or settings.off or settings.producer is False or settings.stages == 1:
-                refused.append(refuse("off", *_unwanted(settings), loop.loop.span))
+                refused.append((loop.loop, refuse("off", *_unwanted(settings), loop.loop.span)))
                 continue
-            refused += [NotPipelined(o) for o in loop.obstacles]
+            refused += [(loop.loop, NotPipelined(o)) for o in loop.obstacles]
             try:
                 self._check(loop)
             except NotPipelined as e:
-                refused.append(e)
+                refused.append((loop.loop, e))
                 continue
             for run, body, between in _runs(loop):
                 around = (*loop.parents[1:], loop.loop, *between)
@@ -138,25 +142,31 @@ class BlockPlan:
                 try:
                     self._check_ring(ring)
                 except NotPipelined as e:
-                    refused.append(e)
+                    refused.append((loop.loop, e))
                 else:
                     found.append(ring)
-        for problem in refused:
+        for where, problem in refused:
             if not found or problem.obstacle.rule in BY_HAND:
                 raise problem
-            self.log.append(of_program(problem.decision(self.kernel), self.origin))
+            some = any(ring.loop is where for ring in found)
+            left = "one copy stays where it is" if some else "a loop stays as written"
+            self.log.append(of_program(problem.decision(self.kernel, left), self.origin))
         if not found:
-            raise refuse("no-copies", "no loop copies tiles into shared memory", "copy them with `dma.copy`")
+            change = "copy them with `dma.copy` in a loop"
+            raise refuse("no-copies", "no loop copies tiles into shared memory", change)
         return found
 
     def _check(self, loop: LoopCopies) -> None:
         for copy in loop.ahead:
             problem = promoted(copy, self.facts)
             if isinstance(problem, str):
+                name = copy.src.base.name
+                uneven = self.facts[name].ragged or self.facts[name].alignment < 16
+                change = f"pass `{name}` with rows of a multiple of 16 bytes"
                 raise refuse(
                     "tma",
-                    f"TMA cannot copy `{copy.src.base.name}`: {problem}",
-                    "see the rules of `tma.copy`",
+                    f"TMA cannot copy `{name}`: {problem}",
+                    change if uneven else "see the rules of `tma.copy`",
                     copy.span,
                 )
             if self.differs(copy, self.wg):
@@ -208,9 +218,9 @@ class BlockPlan:
         """The index of the grid that counts the rows of a band of tiles, and what suits the block."""
         rings = self.rings
         settings = self.kernel.pipeline or PipelineSettings()
-        asked = bool(settings.persistent or settings.blocks)
-        persistent = settings.persistent is not False and self._may_persist(asked)
-        size = settings.cluster or (2 if persistent and settings.cluster is None else 1)
+        persistent = settings.persistent is not False and self._may_persist()
+        pairs = persistent and settings.blocks != 1
+        size = settings.cluster or (2 if pairs else 1)
         row, cluster = self._cluster(size, settings.cluster is not None)
         own = (c for ring in rings for c in ring.copies if c.dst.base.name not in self.shared)
         stage = sum(size_of(c.dst.base) for c in own)
@@ -239,10 +249,45 @@ class BlockPlan:
                 "use smaller tiles, or fewer warpgroups",
                 self.block.span,
             )
-        reverse = persistent and settings.order == "any" and len({id(ring.loop) for ring in rings}) == 1
+        self._limit_stages(stages, other)
+        blocks = self._persistent_blocks(settings) if persistent else 0
+        if settings.blocks and settings.persistent is False:
+            text = f"not as asked: `blocks={settings.blocks}` counts persistent blocks, and `persistent` is false"
+            self.log.append(Decision("pipeline", self.kernel.name, text, warning=True, span=self.block.span))
+        free = all(ring.settings.order == "any" for ring in rings)
+        reverse = bool(blocks) and free and len({id(ring.loop) for ring in rings}) == 1
         reverse = reverse and _is_sum(rings[0].loop, self.copies)
-        blocks = (settings.blocks or pipeline_model.MULTIPROCESSORS) if persistent else 0
         return row, pipeline_model.Choice(stages, cluster, blocks, reverse)
+
+    def _limit_stages(self, most: int, other: int) -> None:
+        """Fill in ``stages``: the number that the program gives, or ``most``, beside ``other`` bytes."""
+        own = [ring for ring in self.rings if not any(name in self.shared for name in ring.buffers)]
+        size = {ring: sum(size_of(c.dst.base) for c in ring.copies) for ring in own}
+        total = sum((ring.settings.stages or most) * size[ring] for ring in own)
+        fit = pipeline_model.fits(self.arch, total + other)
+        self.stages = {}
+        for ring in own:
+            given = ring.settings.stages or most
+            self.stages[ring.buffers[0]] = given if fit else min(given, most)
+            if given > most and not fit:
+                limit = Target.of(self.arch).shared_limit
+                have = f"{given} stages of {size[ring]} bytes and {other} bytes of other buffers"
+                text = f"{most} stages: {have} do not fit in the {limit} bytes of {self.arch}"
+                fix = "make the tiles smaller along the loop"
+                data = {"stages": most, "asked": given}
+                span = ring.loop.span
+                said = Decision("pipeline", ring.buffers[0], f"{text}; {fix}", data, warning=True, span=span)
+                self.log.append(of_program(said, self.origin))
+
+    def _persistent_blocks(self, settings: PipelineSettings) -> int:
+        """How many persistent blocks there are at most; 0 where each tile has a block."""
+        blocks = settings.blocks or pipeline_model.MULTIPROCESSORS
+        tiles = prod(value_of(i.extent) or blocks + 1 for i in self.block.indices)
+        if tiles > blocks:
+            return blocks
+        text = f"not persistent: the grid has {tiles} tile{'s' * (tiles > 1)}, one for each block"
+        self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
+        return 0
 
     def _least(self, buffer: Buffer, pieces: int) -> int:
         """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged.
@@ -262,7 +307,7 @@ class BlockPlan:
             return whole
         return width * max(1, min(pieces, whole // width - 1))
 
-    def _may_persist(self, asked: bool) -> bool:
+    def _may_persist(self) -> bool:
         block, why = self.block, ""
         copied = {name for ring in self.rings for name in ring.buffers}
         if len(self.kernel.body) and block.cooperative:
@@ -271,7 +316,7 @@ class BlockPlan:
             isinstance(op, t.Alloc) and op.init and op.buffer.name not in copied for op in walk(self.program)
         ):
             why = "a buffer is initialised once in each block"
-        if why and asked:
+        if why:
             self.log.append(Decision("pipeline", self.kernel.name, f"not persistent: {why}", span=block.span))
         return not why
 

@@ -45,7 +45,7 @@ def promoted(op: Copy, facts: Mapping[str, ArrayFacts], shares: int = 1) -> Copy
         try:
             tensor_copies.boxes(op, layout, array, shares)
         except CompileError as e:
-            problem = problem or e.message
+            problem = problem or str(e.facts.get("what", e.message))
         else:
             return replace(op, engine="tma")
     return problem

@@ -6,8 +6,6 @@ that it has carried out (None when nothing is left).  The program stays correct 
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 from tilemma.errors import Span
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.tile import For, Kernel
@@ -24,20 +22,21 @@ class ReportPipelines:
 
     def run(self, kernel: Kernel, log: list[Decision]) -> Kernel:
         for op in walk(kernel.body):
-            if isinstance(op, For) and _unmet(op.pipeline):
-                self._report(f"loop over `{op.index.name}`", op.pipeline, op.span, log)
-        if _unmet(kernel.pipeline):
-            self._report(f"kernel `{kernel.name}`", kernel.pipeline, kernel.span, log)
+            if isinstance(op, For) and (left := _unmet(op.pipeline)) is not None:
+                self._report(f"loop over `{op.index.name}`", left, op.span, log)
+        if (left := _unmet(kernel.pipeline)) is not None:
+            self._report(f"kernel `{kernel.name}`", left, kernel.span, log)
         return kernel
 
     def _report(self, subject: str, left: PipelineSettings, span: Span | None, log: list[Decision]) -> None:
-        text = f"not pipelined as asked: {left} is not available for it on {self.arch}; it runs as written"
+        text = f"not pipelined as asked: {left} is not available for it on {self.arch}; it runs without"
         log.append(Decision("pipeline", subject, text, {"settings": str(left)}, warning=True, span=span))
 
 
-def _unmet(left: PipelineSettings | None) -> TypeGuard[PipelineSettings]:
-    """Whether ``left`` asks for something that the program as written does not do."""
+def _unmet(left: PipelineSettings | None) -> PipelineSettings | None:
+    """The settings in ``left`` that ask for something that the program as written does not do."""
     if left is None or left.off:
-        return False
-    asked = left.producer or left.persistent or left.blocks is not None
-    return bool(asked) or left.stages not in (None, 1) or left.cluster not in (None, 1)
+        return None
+    stages, cluster = (None if n == 1 else n for n in (left.stages, left.cluster))
+    asked = PipelineSettings(stages, left.producer or None, cluster, left.persistent or None, blocks=left.blocks)
+    return None if asked == PipelineSettings() else asked

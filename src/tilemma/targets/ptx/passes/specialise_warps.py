@@ -173,12 +173,12 @@ class _Specialisation:
 
     def _channel(self, rings: tuple[Ring, ...]) -> _Channel:
         first = rings[0]
-        stages = self.plan.choice.stages if first.settings.stages is None else first.settings.stages
+        stages = self.plan.stages[first.buffers[0]]
         suffix, tiles = first.buffers[0], [replace(c.dst.base, copies=stages) for c in first.copies]
         buffers = {name: tile for ring in rings for name, tile in zip(ring.buffers, tiles, strict=True)}
         full = Event(self.plan.fresh("full"), stages)
         empty = Event(self.plan.fresh("empty"), stages, ready=True)
-        text = f"{len(tiles)} tiles in a ring of {stages} stages, copied ahead by TMA"
+        text = f"{len(tiles)} tile{'s' * (len(tiles) > 1)} in a ring of {stages} stages, copied ahead by TMA"
         if len(rings) > 1:
             text += f", by {len(rings)} statements in turn"
         self.log.append(

@@ -31,10 +31,10 @@ class NotPipelined(Exception):
         super().__init__(str(obstacle))
         self.obstacle = obstacle
 
-    def decision(self, kernel: t.Kernel) -> Decision:
-        """The obstacle, for `explain`."""
+    def decision(self, kernel: t.Kernel, left: str = "not pipelined by a producer") -> Decision:
+        """The obstacle, for `explain`; ``left``: what it leaves as it is."""
         data = {"rule": self.obstacle.rule, "change": self.obstacle.change}
-        text = f"not pipelined: {self.obstacle}"
+        text = f"{left}: {self.obstacle}"
         return Decision("pipeline", kernel.name, text, data, span=self.obstacle.span or kernel.span)
 
 
