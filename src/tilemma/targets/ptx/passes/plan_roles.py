@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tilemma.ir import tile as t
-from tilemma.ir.effects import declared, name_of, written_views
+from tilemma.ir.effects import declared, name_of, read_views, written_views
 from tilemma.ir.expr import Binary, Index, cdiv, const, sub, substitute, value_of
 from tilemma.ir.expr import walk as terms
 from tilemma.ir.pipeline import PipelineSettings, effective
@@ -218,7 +218,8 @@ class BlockPlan:
         """The index of the grid that counts the rows of a band of tiles, and what suits the block."""
         rings = self.rings
         settings = self.kernel.pipeline or PipelineSettings()
-        persistent = settings.persistent is not False and self._may_persist()
+        asked = bool(settings.persistent or settings.blocks)
+        persistent = settings.persistent is not False and self._may_persist(asked)
         pairs = persistent and settings.blocks != 1
         size = settings.cluster or (2 if pairs else 1)
         row, cluster = self._cluster(size, settings.cluster is not None)
@@ -307,7 +308,7 @@ class BlockPlan:
             return whole
         return width * max(1, min(pieces, whole // width - 1))
 
-    def _may_persist(self) -> bool:
+    def _may_persist(self, asked: bool) -> bool:
         block, why = self.block, ""
         copied = {name for ring in self.rings for name in ring.buffers}
         if len(self.kernel.body) and block.cooperative:
@@ -317,7 +318,8 @@ class BlockPlan:
         ):
             why = "a buffer is initialised once in each block"
         if why:
-            self.log.append(Decision("pipeline", self.kernel.name, f"not persistent: {why}", span=block.span))
+            text = f"not persistent: {why}"
+            self.log.append(Decision("pipeline", self.kernel.name, text, warning=asked, span=block.span))
         return not why
 
     def _cluster(self, size: int, asked: bool) -> tuple[int, int]:
@@ -338,7 +340,7 @@ class BlockPlan:
         if size > 1 and not able:
             if asked:
                 text = "no cluster: its blocks share no tile in equal parts, or would write beyond the grid"
-                self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
+                self.log.append(Decision("pipeline", self.kernel.name, text, warning=True, span=self.block.span))
             size = 1
         if size > 1 and not asked and self._may_be_alone(row):
             text = (
@@ -379,16 +381,20 @@ class BlockPlan:
         return any(index.name in self.dependence.of(e) for e in copy.src.expressions())
 
     def _may_exceed(self, row: int, size: int) -> bool:
-        """Whether a block beyond the grid in index ``row`` writes nothing: its results are outside the array."""
+        """Whether a block beyond the grid in index ``row`` writes nothing, and reads nothing that others write:
+        both are outside the array."""
         i = self.block.indices[row]
         extent = value_of(i.extent)
         if extent is not None and extent % size == 0:
             return True
-        for op in walk(self.program):
+        ops = list(walk(self.program))
+        written = {v.base.name for op in ops for v in written_views(op) if v.base.space is Space.GLOBAL}
+        for op in ops:
             writes = [v for v in written_views(op) if v.base.space is Space.GLOBAL]
             if writes and not isinstance(op, (t.Copy, t.Store)):
                 return False
-            if not all(any(self._beyond(v, d, i) for d in range(len(v.offsets))) for v in writes):
+            reads = [v for v in read_views(op) if v.base.name in written]
+            if not all(any(self._beyond(v, d, i) for d in range(len(v.offsets))) for v in (*writes, *reads)):
                 return False
         return True
 

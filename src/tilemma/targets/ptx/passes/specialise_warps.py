@@ -66,9 +66,12 @@ class SpecialiseWarps:
         target = Target.of(self.arch)
         if not target.wgmma or not target.tma:
             return kernel
-        body = tuple(self._launch(op, kernel, log) for op in kernel.body)
+        body = list(kernel.body)
+        for at, op in enumerate(kernel.body):
+            # Names are fresh in all launches: events and buffers are found by them.
+            body[at] = self._launch(op, replace(kernel, body=tuple(body)), log)
         same = all(new is old for new, old in zip(body, kernel.body, strict=True))
-        return kernel if same else replace(kernel, body=body, pipeline=None)
+        return kernel if same else replace(kernel, body=tuple(body), pipeline=None)
 
     def _explain(self, op: t.Parallel, kernel: t.Kernel, bounded: bool, log: list[Decision]) -> None:
         """Why a block that says nothing about pipelining stays as written."""
