@@ -15,6 +15,7 @@ from tilemma.ir.checks import ScaleShape, SparseMetadata
 from tilemma.ir.expr import Const, Element, Index, binary, const
 from tilemma.ir.tiles import Tile
 from tilemma.ir.types import GROUP, WARPGROUP, Contract
+from tilemma.modules import loads
 from tilemma.passes.check_contracts import CheckContracts
 from tilemma.targets.cpu import execute
 from tilemma.targets.cpu.faults import (
@@ -314,3 +315,22 @@ def test_apply_is_element_work_on_fragments() -> None:
     expected = x @ x.T + bias
     np.fill_diagonal(expected, -1)
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("arch", [None, "sm_80", "sm_90a"])
+def test_instances_write_all_elements_of_a_tile_of_the_block(arch: str | None) -> None:
+    """The reference took the tile of the second warpgroup for one without values, as the first one had its own."""
+    text = """__co__ void numbers(global f32 [128, 64] y) {
+      parallel by 1 : block {
+        frag f32[64, 64] p;
+        parallel g by 2 : group-4 {
+          apply {r, c} in p.span p.at(r, c) = __to<f32>(g * 1000 + r);
+          mma.store p, y.subspan(64, 64).at(g, 0);
+        }
+      }
+    }"""
+    y = np.zeros((128, 64), np.float32)
+    kernel = loads(text).kernels["numbers"]
+    (kernel.on("cpu") if arch is None else kernel.on("machine", arch=arch, strict=True))(y)
+    rows = np.arange(128)
+    np.testing.assert_array_equal(y, np.repeat((rows // 64 * 1000 + rows % 64)[:, None], 64, 1))

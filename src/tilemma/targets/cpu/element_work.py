@@ -41,7 +41,7 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
     def run(f: Frame) -> None:
         registers, index = where(f)
         outer: Instance = f[INSTANCE]
-        if fresh and not registers.held.get(index):
+        if fresh and registers.is_unset(index, outer.threads):
             registers.write(index, outer.threads, Tile(t))
         tile = registers.update(index, outer.threads)
         registers.readable(index, outer.threads)
@@ -50,7 +50,7 @@ def apply(c: Compiler, op: Apply, scope: Scope) -> Step:
             tile.data = settled(tile, shape)
             tile.hidden = None
         for others, place in (find_other(f) for find_other in ended):
-            if others.held.get(place):
+            if not others.is_unset(place, outer.threads):
                 _end_sum(others.update(place, outer.threads))
         if tile.data.shape != shape:
             raise TileMismatch(
@@ -97,7 +97,7 @@ def set_fragment_element(c: Compiler, op: SetFragmentElement, scope: Scope) -> S
     def run(f: Frame) -> None:
         registers, index = where(f)
         instance: Instance = f[INSTANCE]
-        if f[MASK] is None and not registers.held.get(index):
+        if f[MASK] is None and registers.is_unset(index, instance.threads):
             registers.write(index, instance.threads, Tile(t))
         tile = registers.update(index, instance.threads)
         registers.readable(index, instance.threads)

@@ -65,6 +65,11 @@ class Registers:
                 del holders[other]
         holders[threads] = tile
 
+    def is_unset(self, index: tuple[int, ...], threads: Threads) -> bool:
+        """Whether none of ``threads`` holds a tile."""
+        first, count = threads
+        return all(h[0] + h[1] <= first or first + count <= h[0] for h in self.held.get(index, ()))
+
     def read(self, index: tuple[int, ...], threads: Threads) -> Tile:
         """The tile as ``threads`` see it."""
         holders = self.held.get(index)
