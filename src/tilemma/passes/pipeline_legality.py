@@ -174,7 +174,14 @@ class _Legality:
                     copy.span,
                 )
             branches = branches and isinstance(op, t.If)
-        if not copy.dst.is_whole or copy.dst.slot is not None or copy.dst.base.copies:
+        if copy.dst.reshape is not None and copy.dst.slot is None and not copy.dst.base.copies:
+            yield Obstacle(
+                "other-shape",
+                f"the copy writes `{name}` in another shape than it is declared with",
+                "declare the buffer with the shape of the copy, and read it in the other one",
+                copy.span,
+            )
+        elif not copy.dst.is_whole or copy.dst.slot is not None or copy.dst.base.copies:
             yield Obstacle(
                 "part-of-a-buffer",
                 f"the copy writes a part of `{name}`",
