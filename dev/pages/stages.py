@@ -1,4 +1,4 @@
-"""The third tutorial kernel at every stage, as docs/architecture.md shows it.
+"""A kernel that is not pipelined at every stage, as docs/architecture.md shows it.
 
 python -m dev.pages.stages      # rewrite docs/stages, the blocks in docs/architecture.md, and docs/tutorial.md
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from dev.pages import transcripts
 from tilemma.compiler import Compiled
 from tilemma.ir.printer import print_kernel
-from tilemma.modules import load
+from tilemma.modules import loads
 
 EXAMPLE = "examples/co/matmul_wgmma_2group.co"
 ARCH = "sm_90a"
@@ -24,7 +24,8 @@ _BLOCK = re.compile(r"(<!-- stage: (\w+) -->\n```\w*\n).*?(```\n)", re.S)
 
 def stages(root: Path) -> dict[str, str]:
     """Stage -> text.  Source positions are left out: they would name the folder this is run from."""
-    compiled: Compiled = load(root / EXAMPLE).only().compile(ARCH)
+    text = (root / EXAMPLE).read_text().replace("__co__", "[[pipeline(off)]] __co__", 1)
+    compiled: Compiled = loads(text, name=EXAMPLE).only().compile(ARCH)
     ptx = "\n".join(line for line in compiled.ptx.splitlines() if not line.lstrip().startswith((".loc", ".file")))
     return {
         "tile": print_kernel(compiled.source),

@@ -99,5 +99,6 @@ SNAPSHOT = f"""
 
 
 def test_a_copy_over_what_ldmatrix_has_read_stands_behind_a_proxy_fence():
-    compiled = check(from_co(HEAD + ONE + SNAPSHOT + "  }\n}\n"), "sm_90a", (72, 72, 200), seeds=(0, 1))
+    text = (HEAD + ONE + SNAPSHOT + "  }\n}\n").replace("__co__", "[[pipeline(off)]] __co__")
+    compiled = check(from_co(text), "sm_90a", (72, 72, 200), seeds=(0, 1))
     assert "ldmatrix" in compiled.ptx and "fence.proxy.async" in compiled.ptx

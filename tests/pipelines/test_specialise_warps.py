@@ -157,7 +157,7 @@ def test_stages_that_do_not_fit_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "settings", "expected"), [(128, None, True), (64, None, False), (128, OFF, False)]
+    ("columns", "settings", "expected"), [(64, None, True), (32, None, True), (16, None, False), (128, OFF, False)]
 )
 def test_a_kernel_without_settings(columns: int, settings: PipelineSettings | None, expected: bool) -> None:
     """Large tiles are pipelined; smaller ones, of which a multiprocessor holds several, are not."""
@@ -166,6 +166,20 @@ def test_a_kernel_without_settings(columns: int, settings: PipelineSettings | No
     compiled = compile_kernel(kernel, "sm_90a")
     assert ("setmaxnreg" in compiled.ptx) == expected
     assert not any(d.warning for d in compiled.decisions)
+
+
+ON_TILES = "parallel q by 2 : group-4 { apply {r, c} in mc.span mc.at(r, c) = __relu(mc.at(r, c)); }"
+ON_ELEMENTS = "parallel q by 32 : thread { lhs_s.at(q, 0) = 0.0f; }"
+
+
+@pytest.mark.parametrize(
+    ("work", "columns", "expected"),
+    [(ON_TILES, 64, True), (ON_TILES, 32, False), (ON_ELEMENTS, 128, True), (ON_ELEMENTS, 64, False)],
+)
+def test_loops_that_do_more_than_multiply(work: str, columns: int, expected: bool) -> None:
+    """A block that also computes, with others beside it, needs a larger tile for a producer to pay."""
+    kernel = from_co(HEAD + LOOP[:-1] + work + "}" + STORE, ROWS=128, COLUMNS=columns)
+    assert ("setmaxnreg" in compile_kernel(kernel, "sm_90a").ptx) == expected
 
 
 def test_too_many_sums_for_the_registers() -> None:

@@ -287,7 +287,7 @@ class _Legality:
 def by_hand(body: t.Body) -> tuple[Obstacle, ...]:
     """The first operation of ``body`` with which a program pipelines or specialises by itself, as an obstacle."""
     for op in walk(body):
-        copy = isinstance(op, t.Copy) and (op.asynchronous or op.event or op.future or op.after)
+        copy = isinstance(op, t.Copy) and (op.asynchronous or op.event or op.future or op.after or op.multicast)
         role = isinstance(op, (t.InThreads, t.Parallel)) and op.asynchronous
         if copy or role or isinstance(op, _HAND_WRITTEN) or rotated(op):
             text = "the program has events, roles or asynchronous copies of its own"

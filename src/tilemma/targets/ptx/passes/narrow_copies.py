@@ -17,7 +17,8 @@ from tilemma.ir.walk import rewrite, walk
 from tilemma.passes.decision import Decision
 from tilemma.passes.scope import Site, sites
 from tilemma.records import record
-from tilemma.targets.ptx.passes.pipeline_loops import multiplies_by_warps
+from tilemma.targets.ptx.passes.copies_ahead import multiplies_by_warps
+from tilemma.targets.ptx.passes.pipeline_loops import is_alone
 from tilemma.targets.ptx.target import Target
 
 # Bytes of a piece from which on cp.async is as fast.
@@ -58,7 +59,7 @@ def _is_pipelined(site: Site, kernel: Kernel) -> bool:
         return False
     asked = effective(loop.pipeline, kernel.pipeline)
     if asked is None:
-        return multiplies_by_warps(loop)
+        return multiplies_by_warps(loop) or is_alone(loop, site.parents)
     if asked.off or asked.stages is not None:
         return not asked.off and asked.stages != 1
     # Loads an iteration ahead were timed beside wgmma.

@@ -25,23 +25,17 @@ that all threads of the block execute the copies.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import prod
 from operator import itemgetter
-from typing import TypeAlias
 
-from tilemma.atoms import MmaAtom, catalogue
 from tilemma.ir import tile as t
-from tilemma.ir.expr import Binary, Element, Expr, Index, Var, add, binary, const, mul, value_of
-from tilemma.ir.expr import walk as terms
+from tilemma.ir.expr import Expr, add, binary, const, mul, value_of
 from tilemma.ir.pipeline import PipelineSettings, effective
-from tilemma.ir.ranges import interval
 from tilemma.ir.types import Space
 from tilemma.ir.walk import (
-    bodies,
-    expressions,
     rewrite_blocks,
     substituted,
     touched,
@@ -52,17 +46,32 @@ from tilemma.ir.walk import (
 )
 from tilemma.passes.decision import Decision
 from tilemma.passes.pipeline_legality import LoopCopies, Obstacle, by_hand, loop_copies
-from tilemma.passes.scope import Dependence, block_threads, kind, names
+from tilemma.passes.scope import Dependence, block_threads, kind
 from tilemma.passes.split_tiles import of_program, split_tiles
 from tilemma.records import record
+from tilemma.targets.ptx.passes.copies_ahead import (
+    Branches,
+    block_wide,
+    blocking,
+    branches,
+    in_branch,
+    is_total,
+    may_overrun,
+    multiplies,
+    multiplies_by_warps,
+)
 from tilemma.targets.ptx.passes.double_buffer_fragments import registers_of_block
 from tilemma.targets.ptx.passes.names import Names
 from tilemma.targets.ptx.passes.persistent_grid import in_bands, waits_for_blocks
-from tilemma.targets.ptx.passes.pipeline_model import resident_blocks, rows_of_bands, stages_of_cp_async
+from tilemma.targets.ptx.passes.pipeline_model import (
+    STAGES_BESIDE_WGMMA,
+    resident_blocks,
+    rows_of_bands,
+    stages_of_cp_async,
+    waits_alone,
+)
+from tilemma.targets.ptx.passes.plan_roles import result_elements
 from tilemma.targets.ptx.target import Target
-
-# Branches, each inside the one before: the operation, and the field of the body.
-_Branches: TypeAlias = tuple[tuple[t.If, str], ...]
 
 
 @record
@@ -75,7 +84,7 @@ class _Plan:
 
     loop: t.For
     copies: tuple[t.Copy, ...]
-    between: tuple[_Branches, ...]
+    between: tuple[Branches, ...]
     stages: int
     group: t.Parallel | None
     clamped: bool
@@ -156,18 +165,18 @@ class PipelineLoops:
         asked = effective(loop.pipeline if isinstance(loop, t.For) else None, kernel.pipeline)
         if asked is not None and (asked.off or asked.stages == 1):
             return None
-        wanted = asked is not None or multiplies_by_warps(loop)
+        wanted = asked is not None or multiplies_by_warps(loop) or is_alone(loop, found.parents)
         group = next((p for p in reversed(found.parents) if isinstance(p, t.Parallel)), None)
         group = None if group is None or kind(group) == "block" else group
         obstacles = list(found.obstacles)
-        copies, more = _block_wide(found, group)
+        copies, more = block_wide(found, group)
         if asked is None:
             # An iteration that skips them would still wait for all threads: a branch that is seldom taken loses.
-            skipped = [c for c in copies if _branches(c, loop)]
-            copies, more = tuple(c for c in copies if c not in skipped), [*more, *map(_in_branch, skipped)]
+            skipped = [c for c in copies if branches(c, loop)]
+            copies, more = tuple(c for c in copies if c not in skipped), [*more, *map(in_branch, skipped)]
         obstacles += more
-        if copies and asked is None and (blocking := _blocking(loop, copies)) is not None:
-            copies, obstacles = (), [*obstacles, blocking]
+        if copies and asked is None and (against := blocking(loop, copies)) is not None:
+            copies, obstacles = (), [*obstacles, against]
         trips = trip_count(loop) if isinstance(loop, t.For) else None
         if isinstance(loop, t.For) and wanted and copies and trips not in (0, 1):
             block = next(p for p in found.parents if isinstance(p, t.Parallel) and kind(p) == "block")
@@ -175,9 +184,9 @@ class PipelineLoops:
             stages = self._stages(loop, asked, block, fixed + nested, stage, trips, log)
             if stages >= 2:
                 self._report(loop, copies, stages, obstacles, log)
-                between = tuple(_branches(c, loop) for c in copies)
-                whole = all(_may_overrun(c, loop.index) for c in copies)
-                clamped = not (whole and all(_is_total(op.cond) for around in between for op, _ in around))
+                between = tuple(branches(c, loop) for c in copies)
+                whole = all(may_overrun(c, loop.index) for c in copies)
+                clamped = not (whole and all(is_total(op.cond) for around in between for op, _ in around))
                 return _Plan(loop, copies, between, stages, group, clamped, (stages - 1) * stage)
         elif wanted and obstacles and (asked or any(o.rule != "hand-written" for o in obstacles)):
             self._refuse(loop, obstacles, log)
@@ -196,8 +205,11 @@ class PipelineLoops:
         """The stages of ``stage`` bytes that are asked for, else those that suit the target, as far as shared
         memory suffices beside ``fixed`` bytes."""
         given = asked.stages if asked is not None else None
-        most = given or stages_of_cp_async(
-            self.arch, registers_of_block(block), block_threads(block), stage, fixed
+        registers = registers_of_block(block)
+        most = given or (
+            stages_of_cp_async(self.arch, registers, block_threads(block), stage, fixed)
+            if multiplies_by_warps(loop) or not multiplies(loop)
+            else STAGES_BESIDE_WGMMA
         )
         limit = Target.of(self.arch).shared_limit
         most = min(most, trips) if trips is not None else most
@@ -226,6 +238,16 @@ class PipelineLoops:
 
     def _refuse(self, loop: t.Op, obstacles: list[Obstacle], log: list[Decision]) -> None:
         log.extend(_obstacle(loop, o, "not pipelined: ") for o in dict.fromkeys(obstacles))
+
+
+def is_alone(loop: t.Op, parents: Sequence[t.Op]) -> bool:
+    """Whether the warpgroups of the block multiply so large a tile in ``loop``, which lies in ``parents``, that no
+    other block fills their waits, and nothing else copies ahead for them."""
+    block = next((p for p in parents if isinstance(p, t.Parallel) and kind(p) == "block"), None)
+    if block is None or any(isinstance(p, t.InThreads) and p.asynchronous for p in parents):
+        return False
+    bounded = block.cooperative or block.min_blocks is not None or block.max_registers is not None
+    return multiplies(loop) and not bounded and waits_alone(result_elements(block))
 
 
 def _sides(block: t.Parallel, dependence: Dependence) -> tuple[int, int] | None:
@@ -262,91 +284,6 @@ def _without_cp_async(kernel: t.Kernel, arch: str) -> Iterator[Decision]:
 
 
 # ---- which copies, how many stages -----------------------------------------------------------------------------
-
-
-def multiplies_by_warps(loop: t.Op) -> bool:
-    """Whether ``loop`` multiplies, and no multiply reads shared memory by itself, as wgmma does."""
-    atoms = [catalogue[op.atom] for op in walk((loop,)) if isinstance(op, t.Mma) and op.atom is not None]
-    return bool(atoms) and not any(isinstance(a, MmaAtom) and a.asynchronous for a in atoms)
-
-
-def _block_wide(found: LoopCopies, group: t.Parallel | None) -> tuple[tuple[t.Copy, ...], list[Obstacle]]:
-    """The copies ahead that all threads of the block execute by cp.async, and what is against the others."""
-    loop, obstacles = found.loop, list[Obstacle]()
-    if not found.ahead:
-        return (), []
-    inside = [p for p in found.parents if isinstance(p, (t.Parallel, t.InThreads))]
-    while inside and isinstance(inside[0], t.Parallel) and kind(inside[0]) != "block":
-        inside.pop(0)  # the cluster
-    scoped = inside[1:] == ([] if group is None else [group])
-    if not scoped or (group is not None and not _distributes(group, loop)):
-        text = "the loop is inside a `parallel` or a role that cannot be split at the loop"
-        fix = "put the loop directly into the block, and the work of the warps into a `parallel` inside it"
-        return (), [Obstacle("scope", text, fix, loop.span)]
-    kept = []
-    assert isinstance(loop, t.For)
-    instances = set() if group is None else {i.name for i in group.indices}
-    for c, between in zip(found.ahead, found.between, strict=True):
-        name = c.dst.base.name
-        if c.engine == "tma":
-            text = f"the copy into `{name}` is a `tma.copy`, which only a role of its own issues ahead"
-            fix = "use `dma.copy`, or multiply at `group-4` on sm_90a"
-            obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
-        elif c.plan is None or c.plan.engine != "cp.async":
-            width = 1 if c.plan is None else c.plan.vector
-            text = f"the copy into `{name}` moves {width} bytes at a time, and cp.async at least 4"
-            fix = "let rows of the tile follow rows of the array, and start on multiples of 4 bytes"
-            if width >= 4:
-                text = f"the copy into `{name}` moves {width} bytes at a time, which take less time in registers"
-                fix = "`stages` asks for cp.async"
-            obstacles.append(Obstacle("no-cp-async", text, fix, c.span))
-        elif c.plan.level.kind != "block" or any(
-            isinstance(op, t.If) and names(op.cond) & instances for op in between
-        ):
-            text = f"each warp copies its own tile into `{name}`"
-            fix = "copy the tiles of all warps at once, before the `parallel`"
-            obstacles.append(Obstacle("copy-by-instances", text, fix, c.span))
-        elif any(isinstance(x, Var) and x.name in found.stepped for e in c.src.expressions() for x in terms(e)):
-            text = f"the place of the tile for `{name}` is a variable that the loop changes"
-            fix = "compute the place from the index of the loop"
-            obstacles.append(Obstacle("address-from-variable", text, fix, c.span))
-        else:
-            kept.append(c)
-    return tuple(kept), obstacles
-
-
-def _blocking(loop: t.For | t.While, ahead: tuple[t.Copy, ...]) -> Obstacle | None:
-    """A copy by cp.async in each iteration of ``loop`` that it waits for, and for all issued before it."""
-
-    def every(body: t.Body) -> Iterator[t.Op]:
-        for op in body:
-            yield op
-            runs = isinstance(op, t.For) and (trip_count(op) or 0) > 0
-            if runs or not isinstance(op, (t.If, t.InThreads, t.For, t.While)):
-                for _, inner in bodies(op):
-                    yield from every(inner)
-
-    for op in every(loop.body):
-        if isinstance(op, t.Copy) and op.plan is not None and op.plan.engine == "cp.async" and op not in ahead:
-            text = f"every iteration waits for the copy into `{op.dst.base.name}`, which stays where it is"
-            return Obstacle(
-                "waits-anyway", text, "make all copies of the loop such that they can be ahead", op.span
-            )
-    return None
-
-
-def _distributes(group: t.Parallel, loop: t.Op) -> bool:
-    """Whether ``group`` may be replaced by one `parallel` for each part of its body around ``loop``."""
-    if not isinstance(loop, t.For) or group.asynchronous or kind(group) != "group":
-        return False
-    if not any(op is loop for op in group.body):
-        return False
-    limits = set().union(*(names(e) for e in (loop.start, loop.stop, loop.step)))
-    if limits & {i.name for i in group.indices}:
-        return False
-    # Scalars and local buffers are private to an instance and cannot connect two parallels.
-    private = (op for op in (*group.body, *loop.body) if isinstance(op, (t.Declare, t.Alloc)))
-    return all(isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED for op in private)
 
 
 def _shared_bytes(
@@ -390,45 +327,6 @@ def _sunk(block: t.Parallel) -> t.Parallel:
             body.insert(first, alloc)
             del body[at]
     return block if tuple(body) == block.body else replace(block, body=tuple(body))
-
-
-def _may_overrun(copy: t.Copy, index: Index) -> bool:
-    """Whether ``copy`` is valid for iterations after the last: its tile crosses upper edges of its array only."""
-    if copy.src.static_shape is None or copy.src.reshape is not None or copy.src.base.space is not Space.GLOBAL:
-        return False
-    held = [x for e in expressions(copy) for x in terms(e)]
-    if any(isinstance(x, (Element, Var)) for x in held):
-        return False
-    axes = {a.dim for a in copy.src.axes}
-    for dim, offset in enumerate(copy.src.offsets):
-        if interval(offset)[0] < 0 or (dim not in axes and index.name in names(offset)):
-            return False
-    return True
-
-
-def _branches(copy: t.Copy, around: t.Op) -> _Branches:
-    """The branches inside ``around`` that contain ``copy``, outermost first."""
-    for name, body in bodies(around):
-        for op in body:
-            if op is copy or any(x is copy for x in walk((op,))):
-                here = ((around, name),) if isinstance(around, t.If) else ()
-                return (*here, *(() if op is copy else _branches(copy, op)))
-    return ()
-
-
-def _in_branch(copy: t.Copy) -> Obstacle:
-    text = f"the copy into `{copy.dst.base.name}` is in a branch, which may be seldom taken"
-    return Obstacle("branch", text, "ask for copies ahead by `pipeline` where it is taken mostly", copy.span)
-
-
-def _is_total(cond: Expr) -> bool:
-    """Whether ``cond`` has a value for iterations after the last: it reads no array, and divides by constants."""
-    found = list(terms(cond))
-    divisors = [x.b for x in found if isinstance(x, Binary) and x.op in _DIVIDING]
-    return not any(isinstance(x, (Element, Var)) for x in found) and all(value_of(x) for x in divisors)
-
-
-_DIVIDING = ("floordiv", "cdiv", "div", "mod", "floormod")
 
 
 # ---- the transformation ------------------------------------------------------------------------------------

@@ -4,17 +4,27 @@ and register pressure."""
 from __future__ import annotations
 
 from math import log2, sqrt
+from typing import Literal, TypeAlias
 
 from tilemma.ir.expr import Expr, binary, mod
 from tilemma.ir.types import WARPGROUP
 from tilemma.records import record
 from tilemma.targets.ptx.target import KB, MOST_REGISTERS, Target
 
+# What loops with copies do: see `_LEAST_RESULT`.
+Work: TypeAlias = Literal["products", "tiles", "elements"]
 # More stages than this hide no more latency: measured on an H200, 4 to 6 stages of 32 to 48 KB saturate it.
 _MOST_STAGES = 8
 # The elements of a block's result from which one persistent block on a multiprocessor is faster than several
-# synchronous ones: with smaller tiles, other blocks multiply while one waits for its copies.
-_LEAST_RESULT = 128 * 128
+# synchronous ones, which work while one of them waits, by what its loops do besides copies: products of the tiles
+# as they are; work on register tiles, too; or work on elements of the copied tiles, conversions, scales.  Measured
+# on an H200 at 4096^3: plain products take 346 us instead of 405 with tiles of 64x64, 240 us instead of 351 with
+# 64x128; two layers with relu between them 225 us instead of 945, but sums that are scaled 512 us instead of 342,
+# and weights that threads convert 5506 us instead of 2267.
+_LEAST_RESULT = {"products": 64 * 64, "tiles": 64 * 128, "elements": 128 * 128}
+# Those from which a block whose copies TMA cannot make copies ahead by cp.async, and in how many stages.  At
+# 4096x4096x4092: with 128x128 348 us instead of 384, with 128x256 343 us instead of 476, in three stages 366 us.
+_LEAST_ALONE, STAGES_BESIDE_WGMMA = 128 * 128, 2
 # Registers of a consumer's thread that hold no accumulator.
 _OTHER_REGISTERS = 24
 # Waves of blocks after which a last one that is half empty does not count, and the least steps of joined blocks:
@@ -49,9 +59,15 @@ class Choice:
     reverse: bool
 
 
-def is_profitable(result: int) -> bool:
-    """Whether to divide a block into roles that computes ``result`` elements, where the program does not say."""
-    return result >= _LEAST_RESULT
+def is_profitable(result: int, work: Work) -> bool:
+    """Whether to divide a block into roles that computes ``result`` elements, where the program does not say;
+    ``work``: what its loops do."""
+    return result >= _LEAST_RESULT[work]
+
+
+def waits_alone(result: int) -> bool:
+    """Whether a block of warpgroups that computes ``result`` elements is faster where it copies ahead itself."""
+    return result >= _LEAST_ALONE
 
 
 def registers_suffice(arch: str, groups: int, result: int) -> bool:

@@ -60,10 +60,11 @@ class Ring:
 
 class BlockPlan:
     """A block as the program of one of its ``groups`` warpgroups, number ``wg`` = 1, 2, ..; its rings of stages,
-    and the `Choice` of the model; ``stages`` of each ring, by its first buffer.  The constructor raises
-    NotPipelined."""
+    and the `Choice` of the model; ``stages`` of each ring, by its first buffer; ``complete``: whether the rings
+    have all copies of loops.  The constructor raises NotPipelined."""
 
     stages: dict[str, int]
+    complete: bool
 
     def __init__(self, kernel: t.Kernel, block: t.Parallel, arch: str, log: list[Decision]) -> None:
         self.kernel, self.block, self.arch, self.log = kernel, block, arch, log
@@ -151,6 +152,7 @@ class BlockPlan:
             some = any(ring.loop is where for ring in found)
             left = "one copy stays where it is" if some else "a loop stays as written"
             self.log.append(of_program(problem.decision(self.kernel, left), self.origin))
+        self.complete = not refused
         if not found:
             change = "copy them with `dma.copy` in a loop"
             raise refuse("no-copies", "no loop copies tiles into shared memory", change)

@@ -45,11 +45,11 @@ from tilemma.ir.substitution import Substitution
 from tilemma.ir.types import WARPGROUP, Buffer, Event, EventRef, Space, View
 from tilemma.ir.walk import bodies, expressions, rewrite, walk, with_fields
 from tilemma.passes.decision import Decision
-from tilemma.passes.pipeline_legality import loop_copies
+from tilemma.passes.pipeline_legality import is_load, loop_copies
 from tilemma.passes.scope import kind, names
 from tilemma.records import record
 from tilemma.targets.ptx.passes.persistent_grid import TileLoop, clustered
-from tilemma.targets.ptx.passes.pipeline_model import is_profitable
+from tilemma.targets.ptx.passes.pipeline_model import Work, is_profitable, waits_alone
 from tilemma.targets.ptx.passes.plan_roles import BY_HAND, BlockPlan, Ring, result_elements
 from tilemma.targets.ptx.passes.promote_copies import promoted, reordered_stores
 from tilemma.targets.ptx.passes.warp_program import NotPipelined, divided_copies, refuse
@@ -97,20 +97,53 @@ class SpecialiseWarps:
             return op
         asked = kernel.pipeline is not None or any(isinstance(x, t.For) and x.pipeline for x in walk(op.body))
         bounded = op.cooperative or op.min_blocks is not None or op.max_registers is not None
-        if not asked and (bounded or not is_profitable(result_elements(op))):
+        if not asked and (bounded or not is_profitable(result_elements(op), _work(op))):
             if result_elements(op):
                 self._explain(op, kernel, bounded, log)
             return op
         said: list[Decision] = []
         try:
             settings = kernel.pipeline or (None if asked else PipelineSettings())
-            new = _Specialisation(replace(kernel, pipeline=settings), op, self.arch, said).result()
+            found = _Specialisation(replace(kernel, pipeline=settings), op, self.arch, said)
+            if not asked and not found.plan.complete and not waits_alone(result_elements(op)):
+                # One block with copies that it waits for is slower than several.
+                log.append(_left_as_written(kernel, op, bounded))
+                return op
+            new = found.result()
         except NotPipelined as e:
             if asked or e.obstacle.rule not in BY_HAND:
                 log.append(e.decision(kernel))
             return op
         log += said
         return new
+
+
+def _work(block: t.Parallel) -> Work:
+    """What the loops of ``block`` around copies into shared memory do with the tiles."""
+    loops = (
+        op for op in walk(block.body) if isinstance(op, (t.For, t.While)) and any(map(is_load, walk(op.body)))
+    )
+    found: set[Work] = {_work_of(op) for loop in loops for op in walk(loop.body)}
+    return next((x for x in _MOST_FIRST if x in found), "products")
+
+
+_MOST_FIRST: tuple[Work, ...] = ("elements", "tiles")
+
+
+def _work_of(op: t.Op) -> Work:
+    match op:
+        case t.Mma():
+            plain = op.scale_a is None and op.scale_b is None and op.meta is None
+        case t.Load():
+            plain = op.element == op.stored == op.src.dtype
+        case t.SetElement() | t.ScaleMma() | t.InThreads() | t.Atomic():
+            plain = False
+        case _:
+            return "products" if isinstance(op, _OF_PRODUCTS) else "tiles"
+    return "products" if plain else "elements"
+
+
+_OF_PRODUCTS = (t.For, t.If, t.Parallel, t.Copy, t.Alloc, t.DeclareFragment, t.Fill, t.Declare, t.Assign)
 
 
 def _left_as_written(kernel: t.Kernel, block: t.Parallel, bounded: bool) -> Decision:
