@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilemma.ops.timings import unlike
+
 # How much slower than the fastest a plan that is stored may be.
 NEAR = 0.3
 # A number against rounding.
@@ -55,8 +57,9 @@ def places(plans: Sequence[Any]) -> Any:
     return np.array([x.place for x in plans])
 
 
-def fitted(rows: Sequence[Row], most: int, spread: Spread) -> dict[str, Any]:
-    """What a file of timings has: the places of up to ``most`` plans, in two decimals, with their weights."""
+def fitted(rows: Sequence[Row], most: int, spread: Spread, doubt: float = 0.0) -> dict[str, Any]:
+    """What a file of timings has: the places of up to ``most`` plans, in two decimals, with their weights, and by
+    how many standard deviations of the process a plan counts as slower that is like none."""
     at, logs = places([r.plan for r in rows]), np.array([r.log for r in rows])
     slower = np.array([r.slower for r in rows])
     near = np.flatnonzero(slower < NEAR)
@@ -74,7 +77,8 @@ def fitted(rows: Sequence[Row], most: int, spread: Spread) -> dict[str, Any]:
     right = weighed.T @ (logs - mean) - sums.T @ (share * total)
     weights = np.linalg.solve(left + RIDGE * np.eye(len(kept)), right)
     plans = [[*map(_short, place), float(f"{w:.4g}")] for place, w in zip(kept, weights, strict=True)]
-    return {"mean": mean, "deviation": spread.process, "plans": plans}
+    numbers = {"mean": mean, "deviation": spread.process}
+    return numbers | ({"doubt": doubt} if doubt else {}) | {"plans": plans}
 
 
 def _short(x: float) -> float | int:
@@ -117,8 +121,9 @@ def likeliest(rows: Sequence[Row], spread: Spread, steps: int = 40) -> tuple[lis
 
 def corrections(found: Sequence[Row], by: Mapping[str, Any]) -> Any:
     """What weights say of the logarithms of measured over predicted times."""
-    plans = np.array(by["plans"])
-    return by["mean"] + likeness(places([r.plan for r in found]), plans[:, :-1], by["deviation"]) @ plans[:, -1]
+    plans, deviation = np.array(by["plans"]), by["deviation"]
+    like = likeness(places([r.plan for r in found]), plans[:, :-1], deviation)
+    return by["mean"] + like @ plans[:, -1] + by.get("doubt", 0.0) * deviation * unlike(like / deviation**2)
 
 
 def judge(found: Sequence[Row], weights: Callable[[Sequence[Row]], Mapping[str, Any]]) -> None:

@@ -73,8 +73,10 @@ BATCHES = ((136, 328, 72), (64, 264, 40), (300, 520, 136), (72, 320, 16), (257, 
 OTHER_BATCHES = (
     (234, 320, 219), (336, 265, 128), (152, 578, 26), (476, 71, 80), (475, 176, 32), (224, 384, 36),
     (184, 153, 32), (64, 72, 448), (24, 18, 80), (192, 16, 312), (472, 16, 30), (87, 64, 472), (64, 112, 512),
-    (160, 248, 256), (128, 424, 480),
+    (160, 248, 256), (128, 424, 480), (312, 112, 776), (200, 200, 96),
 )  # fmt: skip
+# The products of a batch; and so many that blocks take their tiles from a queue.
+COUNT, MANY = 200, 4000
 ROWS, STEPS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB"))
 
 
@@ -98,8 +100,13 @@ class Family:
     special: bool = False
     any_width: bool = False
 
-    def call(self, shape: tuple[int, int, int]) -> RealCall:
-        """The call with these M, N and K."""
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of products that calls have."""
+        return (COUNT, MANY) if self.batched and self.special else (COUNT,)
+
+    def call(self, shape: tuple[int, int, int], count: int = COUNT) -> RealCall:
+        """The call with these M, N and K, and so many products if it is a batch."""
         grouped = self.function == "grouped_matmul"
         outer = ("B",) if self.batched else ()
         arrays = {
@@ -114,7 +121,7 @@ class Family:
             arrays[name] = Array((*(("E",) if grouped and name == "scale_b" else ()), *form), "f32")
         arrays["out"] = Array((*outer, "M", "N"), self.out)
         sizes = dict(zip("MNK", shape, strict=True)) | ({"E": 8} if grouped else {})
-        sizes |= {"B": 200} if self.batched else {}
+        sizes |= {"B": count} if self.batched else {}
         options = {} if self.plain else {"activation": "relu"}
         return RealCall(1, self.function, sizes, arrays, options | dict(self.options), self.out)
 
@@ -285,8 +292,8 @@ def of_family(name: str) -> Iterator[Variant]:
     """The plans for the calls of a family, one of each kind."""
     family, kinds = FAMILIES[name], set[tuple[Any, ...]]()
     first, others = (BATCHES, OTHER_BATCHES) if family.batched else (SHAPES, OTHERS)
-    for shape in (*first, *others):
-        x, any_width = family.call(shape), family.any_width or shape in others
+    for count, shape in itertools.product(family.counts, (*first, *others)):
+        x, any_width = family.call(shape, count), family.any_width or shape in others
         problem = x.imagined()
         for plan in (e.plan for e in ranked(problem, Hardware())):
             special, pieces = plan.turns or plan.queue or shares(problem, plan), piece(problem, plan)

@@ -93,16 +93,34 @@ def test_blocks_of_batches_with_more_tiles_take_turns_or_a_queue() -> None:
         found = [e.plan for e in ranked(batch(shape, **options)[0], Hardware())]
         return [x for x in found if x.turns or x.queue]
 
-    found = some((20, 520, 520, 64))
+    found = some((400, 264, 520, 1000))
     assert found and all(x.by_hand and x.split == 1 and x.turns != x.queue and x.kept for x in found)
     for queue in (False, True):
-        assert {(1, 1), (2, 1)} <= {x.cluster for x in found if x.queue == queue}
-    assert not [x for x in some((20, 520, 520, 1024)) if x.queue]
-    # Of one tile each there is nothing to keep; a tile for each block, one product, an epilogue.
-    whole = [x for x in some((300, 64, 64, 64)) if x.tile[0] == x.tile[1] == 64]
-    assert all(x.queue and not x.kept for x in whole)
+        assert {(1, 1), (1, 2)} <= {x.cluster for x in found if x.queue == queue}
+    # Of one tile each there is nothing to keep; a tile for each block, few tiles, one product, an epilogue.
+    whole = [x for x in some((3000, 64, 64, 64)) if x.tile[0] == x.tile[1] == 64]
+    assert whole and all(x.queue and not x.kept for x in whole)
     assert not [x for x in some((100, 64, 64, 64)) if x.grid == 132 and x.tile[1] >= 64]
-    assert not some((1, 264, 264, 64)) and not some((20, 264, 264, 64), activation="relu")
+    assert not [x for x in some((20, 520, 520, 64)) if x.queue]
+    assert not some((1, 264, 264, 64)) and not some((200, 264, 264, 64), activation="relu")
+
+
+def test_clusters_of_four_have_large_tiles_or_all_of_a_product_beside_each_other() -> None:
+    plans = [e.plan for e in ranked(batch((147, 312, 112, 776))[0], Hardware())]
+    fours = {(x.tile[:2], x.cluster) for x in plans if x.cluster in ((2, 2), (1, 4), (4, 1)) and x.swap}
+    assert ((128, 80), (1, 4)) in fours
+    for (rows, columns), cluster in fours:
+        large = rows == 128 and columns >= 128
+        assert large or (cluster == (1, 4) and (-(-112 // rows), -(-312 // columns)) == cluster)
+
+
+def test_small_tiles_of_blocks_that_share_have_longer_rings() -> None:
+    def stages(shape: tuple[int, int, int, int], tile: tuple[int, int, int], cluster: tuple[int, int]) -> set[int]:
+        plans = [e.plan for e in ranked(batch(shape)[0], Hardware())]
+        return {x.stages for x in plans if (x.tile, x.cluster) == (tile, cluster) and x.share}
+
+    assert stages((1202, 56, 128, 944), (64, 64, 64), (1, 2)) == {8}
+    assert stages((588, 248, 104, 248), (128, 112, 64), (2, 1)) == {5}
 
 
 def test_no_long_steps_where_blocks_of_a_batch_have_many_tiles() -> None:

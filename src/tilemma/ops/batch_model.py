@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.batch_timings import Timed, factors
@@ -18,8 +17,10 @@ from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE, SECTOR, of_rows
 
 if TYPE_CHECKING:
-    from tilemma.ops.plan import Hardware, Plan
+    from tilemma.ops.plan import Estimate, Hardware, Plan
 
+# How many times the least predicted time a plan may take whose time timings of like plans correct.
+NEAR = 1.2
 # The share of the time that memory needs at its rate, and the seconds that a request to the L2 cache for a read
 # and for a write takes besides, and a box's row that starts or ends within a sector.
 STREAMED, READ, WRITE, SEAM = 0.65, 4e-12, 1.2e-11, 1.8e-11
@@ -40,6 +41,8 @@ TILE, STORED, DIRECT = 3e-07, 2.2e-12, 1.4
 # Seconds in which a block, and a cluster, take a tile from the queue, at least: batches of 1865x40x32x112 and of
 # 3595x32x272x32.
 TAKEN = (9.5e-07, 1.4e-06)
+# How much longer tiles from a queue take, and the exponent of the rounds: of pairs of plans in and without it.
+QUEUE, BY_ROUNDS = 1.058, -0.023
 # The exponent of the smooth maximum; a launch, and one of clusters; how often a tile is stored when all else is
 # done.
 SMOOTH, LAUNCH, CLUSTER, LAST = 2.12, 1.45e-06, 1.49e-07, 10.8
@@ -86,15 +89,16 @@ def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> fl
     return math.sqrt(found * seconds_by_tiles(p, plan, on)[0]) if by_tiles(p, plan) else found
 
 
-def corrected(problems: Sequence[Problem], plans: Sequence[Plan], seconds: Sequence[float], on: Hardware) -> Any:
-    """The ``seconds`` of each plan for its product, those of plans like timed ones times what timings say."""
-    found = np.array(seconds)
-    for kernel in ("pipelined", "resident"):
-        known = [i for i, x in enumerate(plans) if x.kernel == kernel and like_timed(problems[i], x)]
-        if known:
-            # A sum's last bits depend on where its arrays lie, and plans of equal time are chosen by their order.
-            found[known] *= np.round(factors(kernel, [timed(problems[i], plans[i], on) for i in known]), 4)
-    return found
+def corrected(problems: Sequence[Problem], found: Sequence[Estimate], on: Hardware) -> list[Estimate]:
+    """The estimates ``found``, each for its product; what timings of like plans say corrects those that are near
+    the least."""
+    known = [i for i, (p, e) in enumerate(zip(problems, found, strict=True)) if like_timed(p, e.plan)]
+    most = NEAR * min((found[i].seconds for i in known), default=0.0)
+    near = [i for i in known if found[i].seconds <= most]
+    result = list(found)
+    for i, factor in zip(near, factors([timed(problems[i], found[i].plan, on) for i in near]), strict=True):
+        result[i] = replace(found[i], seconds=found[i].seconds * factor)
+    return result
 
 
 def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
@@ -105,6 +109,11 @@ def timed(p: Problem, plan: Plan, on: Hardware) -> Timed:
         *plan.cluster, plan.share, swap, plan.store, plan.slots, plan.grid,
         max(1, plan.grid // on.sms) if plan.slots else 1, plan.queue, plan.kept,
     )  # fmt: skip
+
+
+def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
+    """Seconds of a batch with a plan like timed ones, by formulas, and what bounds them."""
+    return resident_seconds(p, plan, on) if plan.kernel == "resident" else seconds_by_tiles(p, plan, on)
 
 
 def seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
@@ -125,7 +134,8 @@ def seconds_by_tiles(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
         "L2 cache": p.batch * (reads * READ_BY_TILES + writes * WRITE_BY_TILES + seams * SEAM_BY_TILES),
         "tiles": rounds * max(cdiv(p.shape[2], depth) * step + TILE + store, TAKEN[blocks > 1] * plan.queue),
     }
-    seconds = smooth_maximum(limits.values(), SMOOTH) + LAUNCH + CLUSTER * (blocks > 1) + LAST * store
+    seconds = smooth_maximum(limits.values(), SMOOTH) * (QUEUE * rounds**BY_ROUNDS if plan.queue else 1.0)
+    seconds += LAUNCH + CLUSTER * (blocks > 1) + LAST * store
     return (
         seconds,
         f"{tasks} tasks in {rounds} rounds of {plan.grid}, bound by {max(limits, key=limits.__getitem__)}",
@@ -156,7 +166,7 @@ def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
     each = max(work, (loading + work) / plan.slots)
     seconds = smooth_maximum((memory, each), RESIDENT_SMOOTH)
     seconds += RESIDENT_LAUNCH + TURNED_ONCE * turned + BOTH * (plan.groups - 1)
-    return seconds, "memory" if memory > each else "waits"
+    return seconds, f"bound by {'memory' if memory > each else 'waits'}"
 
 
 def _once(p: Problem) -> float:

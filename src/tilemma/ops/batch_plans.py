@@ -12,12 +12,14 @@ from tilemma.ops.problem import Problem
 
 # The producer of a block may be so many tasks ahead of its consumers, and that of a cluster ahead of the others.
 AHEAD = 2
-# So many of the best plans of a batch have a variant whose blocks take tiles from a queue; K, at most.
-QUEUES, LONGEST_OF_QUEUES = 24, 512
+# So many of the best plans of a batch have a variant whose blocks take tiles from a queue; their rounds, at least.
+QUEUES, ROUNDS_OF_QUEUES = 24, 8
 # Rounds from which on steps of 128 elements gained 2 % at most, and took up to 1.57 times as long.
 ROUNDS_OF_SHORT_STEPS = 8
-# Clusters of four blocks, the rows of their tiles, and the fewest columns: smaller tiles were slower so.
+# Clusters of four blocks, the rows of their tiles, and the fewest columns: smaller tiles were slower so, but where
+# four beside each other, of so many columns at least, are all tiles of a product.
 FOURS, ROWS_OF_FOURS, NARROWEST_OF_FOURS = (((2, 2), True), ((4, 1), True), ((1, 4), True)), 128, 128
+BESIDE, NARROWEST_BESIDE = (1, 4), 64
 
 
 def applies(p: Problem) -> bool:
@@ -29,10 +31,14 @@ def applies(p: Problem) -> bool:
 def clusters(p: Problem, tile: tuple[int, int, int], store: str) -> tuple[tuple[tuple[int, int], bool], ...]:
     """Further clusters, and whether their blocks share tiles.
 
-    57x384x704x568 took 46 us in pairs with tiles of 128x192, 41 us in fours.
+    57x384x704x568 took 46 us in pairs with tiles of 128x192, 41 us in fours.  147x312x112x776 took 42.5 us in
+    pairs with tiles of 128x104, 38 us in fours with 128x80.
     """
-    fits = tile[0] == ROWS_OF_FOURS and tile[1] >= NARROWEST_OF_FOURS and store == "tma"
-    return FOURS if fits and applies(p) else ()
+    if store != "tma" or not applies(p):
+        return ()
+    large = tile[0] == ROWS_OF_FOURS and tile[1] >= NARROWEST_OF_FOURS
+    beside = (cdiv(p.shape[0], tile[0]), cdiv(p.shape[1], tile[1])) == BESIDE and tile[1] >= NARROWEST_BESIDE
+    return FOURS if large else ((BESIDE, True),) if beside else ()
 
 
 def takes_turns(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], grid: int) -> bool:
@@ -54,18 +60,20 @@ def in_turns(p: Problem, plan: Plan) -> Plan:
 
 
 def from_queues(problem: Problem, plans: Sequence[Plan]) -> list[Plan]:
-    """The first of ``plans``, whose blocks take their tiles from a queue instead, where there are more tiles than
-    blocks.
+    """The first of ``plans``, whose blocks take their tiles from a queue instead, where there are many for each
+    block.
 
-    900x760x448x128 took 341 us with tiles of 128x224 in turns, and 250 us so.  With a longer K there are fewer
-    tiles in a time: twelve batches with K of 536 to 1000 took as long as in turns, single ones 0.96 to 1.06 times.
+    900x760x448x128 took 341 us with tiles of 128x224 in turns, and 250 us so.  Of 83 plans of blocks alone 73 took
+    less time so, by 2 % on average, whatever K; of 126 plans of clusters 56 did.  Blocks with few tiles do not
+    leave each other far behind: of 65 plans of up to seven rounds 54 took longer so, by 3 %.
     """
-    if not applies(problem) or problem.shape[2] > LONGEST_OF_QUEUES:
+    if not applies(problem):
         return []
     sides, found = (problem, transposed_product(problem)), []
     for plan in plans[:QUEUES]:
         tiles = _tiles(sides[plan.swap], plan.tile, plan.cluster)
-        if plan.kernel == "pipelined" and plan.split == 1 and not plan.pack and problem.batch * tiles > plan.grid:
+        many = cdiv(problem.batch * tiles, max(plan.grid, 1)) >= ROUNDS_OF_QUEUES
+        if many and plan.kernel == "pipelined" and plan.split == 1 and not plan.pack:
             found.append(replace(plan, by_hand=True, queue=True, turns=False, kept=tiles > 1))
     return found
 

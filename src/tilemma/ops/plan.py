@@ -448,9 +448,7 @@ def estimates(problem: Problem, plans: Iterable[Plan], on: Hardware) -> list[Est
         return few_rounds.corrected(problem, found, on) if few_rounds.applies(problem) else found
     if unaligned_batches.applies(problem):
         return unaligned_batches.corrected(problem, found)
-    known = [x.plan for x in found]
-    seconds = batch_model.corrected([sides[x.swap] for x in known], known, [x.seconds for x in found], on)
-    return [Estimate(x.plan, float(new), x.why) for x, new in zip(found, seconds, strict=True)]
+    return batch_model.corrected([sides[x.plan.swap] for x in found], found, on)
 
 
 def estimate(problem: Problem, plan: Plan, on: Hardware) -> Estimate:
@@ -470,11 +468,8 @@ def _of_groups(p: Problem, plan: Plan, on: Hardware) -> Estimate:
 
 def _estimate(p: Problem, plan: Plan, on: Hardware) -> Estimate:
     """The estimate for ``p``, transposed if the plan is, by formulas alone; groups have about equal rows."""
-    if plan.kernel == "resident":
-        seconds, bound = batch_model.resident_seconds(p, plan, on)
-        return Estimate(plan, seconds, f"bound by {bound}")
     if batch_model.like_timed(p, plan):
-        return Estimate(plan, *batch_model.seconds_by_tiles(p, plan, on))
+        return Estimate(plan, *batch_model.seconds(p, plan, on))
     if plan.kernel == "pipelined" and not plan.pack and few_rows.applies(p):
         return Estimate(plan, *few_rows.seconds(p, plan, on))
     if plan.kernel == "pipelined" and plan.split > 1 and not plan.by_hand and long_k.applies(p):
