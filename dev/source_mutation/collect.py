@@ -162,11 +162,11 @@ def _stop_slow_test(*_: object) -> None:
 
 
 def import_package(package: Path) -> None:
-    """Import each module but the command, which would run."""
-    for module in pkgutil.walk_packages([str(package)], "tilemma."):
+    """Import each module but the one that runs the command."""
+    for module in pkgutil.walk_packages([str(package)], f"{package.name}."):
         # Some need a library that is not here.
         with contextlib.suppress(ImportError):
-            if module.name != "tilemma.__main__":
+            if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
 
 

@@ -13,7 +13,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-FOLDERS = ("arithmetic", "ir", "passes", "lang", "croqtile", "targets/cpu", "targets/ptx", "runtime")
+FOLDERS = ("arithmetic", "ir", "passes", "lang", "croqtile", "targets/cpu", "targets/ptx", "runtime",
+           "ops")  # fmt: skip
 STORE = "__statement_ran__"
 
 

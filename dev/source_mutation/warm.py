@@ -92,6 +92,8 @@ class Forks:
         self.items = {item.nodeid: item for item in session.items}
         self.existing |= self.items.keys()
         self.functions: dict[Place, list[FunctionType]] = {}
+        # Objects that are frozen, by the tests' configuration, are not listed.
+        gc.unfreeze()
         for f in gc.get_objects():
             if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(str(self.package)):
                 self.functions.setdefault(_place(f.__code__), []).append(f)

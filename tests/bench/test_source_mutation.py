@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dev.source_mutation.collect import Collector, spread_first
+from dev.source_mutation.collect import Collector, import_package, spread_first
 from dev.source_mutation.coverage import Parts, moved_lines, ranked
 from dev.source_mutation.operators import OPERATORS, Mutant, mutants
 from dev.source_mutation.probes import STORE, Probes, instrument
@@ -308,6 +308,21 @@ def test_coverage_is_collected(tmp_path: Path) -> None:
         "test_what_is_put_in_earlier_moves_what_follows_and_nothing_else",
         "test_a_point_behind_what_was_put_in_stays_where_it_is",
     }
+    # Forks of a process with these tests find the functions that mutants change.
+    log, options = tmp_path / "log", ["--only", "ir/program_points", "--count", "8", "--quick"]
+    quick = [*command[:2], *command[3:], *options, "--log", str(log)]
+    subprocess.run(quick, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    verdicts = [json.loads(x)["verdict"] for x in log.read_text().splitlines()]
+    assert "killed" in verdicts and verdicts.count("at import") < 4
+
+
+def test_the_module_that_runs_the_command_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("__init__", ""), ("__main__", "1 / 0"), ("ordinary", "")):
+        (tmp_path / "imported_whole").mkdir(exist_ok=True)
+        (tmp_path / "imported_whole" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    import_package(tmp_path / "imported_whole")
+    assert "imported_whole.ordinary" in sys.modules
 
 
 def test_cases_far_apart_come_first() -> None:
