@@ -38,7 +38,7 @@ def neighbours(problem: Problem, plan: Plan, found: Sequence[Estimate], on: Hard
     lists[1] = _of_stages(p, plan, on)
     lists[2] = sorted(_similar(plan, found), key=partial(_distance, plan))[:NEAREST]
     if plan.kernel == "pipelined":
-        if not plan.by_hand or (p.grouped and not p.promote):
+        if not plan.by_hand or (p.grouped and not (p.promote or plan.pack)):
             lists[3].append(replace(plan, by_hand=not plan.by_hand))
         wider = (widened(p, plan, x, on) for x in COLUMNS)
         longer = (_with_tile(p, plan, (*plan.tile[:2], x // p.lhs.dtype.bytes), on) for x in DEPTHS)
