@@ -3,7 +3,9 @@ clusters."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,10 @@ from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import describe
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+from sweep_ops import Shape, call_of, imagined
 
 # Two or three blocks or clusters, many more tiles.
 PLANS = {
@@ -125,7 +131,8 @@ def test_small_tiles_of_blocks_that_share_have_longer_rings() -> None:
 
 def test_no_long_steps_where_blocks_of_a_batch_have_many_tiles() -> None:
     def deepest(batches: int) -> int:
-        plans = [e.plan for e in ranked(batch((batches, 112, 112, 688))[0], Hardware())]
+        call, out = call_of(Shape("batches", 112, 112, 688, batches), imagined)
+        plans = [e.plan for e in ranked(arguments.problem(call, out, made=True), Hardware())]
         return max(x.tile[2] for x in plans if x.kernel == "pipelined")
 
     assert deepest(100) == 128 and deepest(1219) == 64
