@@ -38,3 +38,29 @@ def test_edges_of_stores(dtype: str, transp: bool, known: bool) -> None:
         want = np.full((16, 16), -1000)
         want[:rows, :columns] = x[:rows, :columns]
         assert np.array_equal(got, want.T if transp else want), (rows, columns)
+
+
+@pytest.mark.parametrize("limited", ["rows", "columns"])
+@pytest.mark.parametrize("transp", [False, True])
+def test_edges_of_stores_to_shared_memory(limited: str, transp: bool) -> None:
+    @tm.kernel
+    def cut(x: tm.Global["f32", 16, 16], y: tm.Global["f32", "M", 16]):
+        for p in parallel(len(EDGES), level="block"):
+            part, staged = y.subspan(16, 16).at(p, 0), tm.shared("f32", 16, 16)
+            tm.dma.copy(part, staged)
+            for w in parallel(1, level="group"):
+                m = mma.frag("f32", 16, 16)
+                mma.load(x, m)
+                for k, limit in enumerate(EDGES):
+                    with tm.if_(p == k):
+                        mma.store(m, staged, transp=transp, **{limited: limit})
+            tm.dma.copy(staged, part)
+
+    x = np.arange(256, dtype=np.float32).reshape(16, 16) - 77
+    y = np.full((16 * len(EDGES), 16), -1000, np.float32)
+    assert cut.on("machine", strict=True)(x, y).ok
+    for got, limit in zip(y.reshape(-1, 16, 16), EDGES, strict=True):
+        place = np.s_[:limit] if limited == "rows" else np.s_[:, :limit]
+        want = np.full((16, 16), -1000)
+        want[place] = x[place]
+        assert np.array_equal(got, want.T if transp else want), limit

@@ -89,9 +89,22 @@ def test_a_whole_tile_of_staging_is_not_cut():
     assert not late(example(TILE_N=128))[1]
 
 
+def test_a_tile_of_two_pieces():
+    (found,) = late(example(CONSUMERS=3, TILE_N=128, STAGES=5, CLUSTER=1))[1]
+    assert found.data["pieces"] == 2
+
+
 def test_no_registers_to_spare():
     """One consumer's block has none set apart."""
     assert not late(example(CONSUMERS=1, STAGES=5))[1]
+
+
+@pytest.mark.parametrize("columns", range(144, 184, 8))
+def test_registers_of_three_consumers_hold_a_packed_tile_besides_the_sums_and_40_others(columns):
+    """They have 160 each."""
+    registers = 64 * columns // 128
+    fits = registers + registers // 2 + 40 <= 160
+    assert bool(late(example(CONSUMERS=3, TILE_N=columns, STAGES=3, CLUSTER=1))[1]) == fits
 
 
 LOOP = "                        for k in foreach({}):\n                            wait(full[slot])"
@@ -191,27 +204,66 @@ def test_tiles_some_of_which_are_stored_otherwise(tmp_path, loop):
 def test_a_tile_is_stored_once(tmp_path):
     """Some tiles replace the one before: its pieces come earlier, and not again."""
     kernel = consumer_variant(tmp_path, *COUNTED[1:], in_branch("t % 3 != 1", REPLACING), *COUNTED[:1])
+    _, want = problem(kernel, (72, 776, 200))
+    # The second tile is in the place of the first, and nothing in its own.
+    want[:, :256], want[:, 256:512] = want[:, 256:512], 7
+    check_overlapped(kernel, (72, 776, 200), want)
+
+
+# A main loop without multiplies.
+SKIPPED = """for k in foreach(steps):
+    wait(full[slot])
+    trigger(empty[slot], cluster=True)
+    slot.set(select(slot == STAGES - 1, 0, slot + 1))
+"""
+
+
+@pytest.mark.parametrize(("left_out", "loop"), [(1, ()), (2, COUNTED)], ids=["for", "while"])
+def test_main_loops_in_a_branch(tmp_path, left_out, loop):
+    """Some tiles are neither multiplied nor stored: pieces do not wait for them."""
+    tile = TEXT[TEXT.rindex(BEGIN) : TEXT.index(LAST) + len(LAST)]
+    head, rest = (" " * 24 + f"with {x}:\n" for x in (f"tm.if_(t % 3 != {left_out})", "tm.else_()"))
+    branches = tile, head + indented(tile) + rest + indented(SKIPPED, 28)
+    kernel = consumer_variant(tmp_path, *loop, branches)
+    _, want = problem(kernel, (72, 1032, 136))
+    for n in range(left_out, 5, 3):
+        want[:, 256 * n : 256 * (n + 1)] = 7
+    decided = check_overlapped(kernel, (72, 1032, 136), want)
+    # Of this tile and of the next one, in each role.
+    conditions = [print_op(op).partition("{")[0] for op in walk(decided.body) if isinstance(op, If)]
+    assert sum(f"% 3 != {left_out}" in x and "lnot" not in x for x in conditions) == 4
+
+
+def check_overlapped(kernel, shape, want):
+    """The epilogue is overlapped, and the result is ``want``; returns the decided kernel."""
     decided, found = late(kernel)
     assert found
-    shape = {"M": 72, "N": 776, "K": 200}
-    results = []
     for run in (kernel, decided, None):
-        arrays, want = problem(kernel, tuple(shape.values()))
+        arrays, _ = problem(kernel, shape)
         if run is None:
             compiled = compile_kernel(kernel, "sm_90a")
             machine.run(compiled.ptx, compiled.launches[0], arrays, strict=True)
         else:
-            execute(run, arrays, {}, dims=shape)
-        results.append(arrays["output"])
-    # The second tile is in the place of the first, and nothing in its own.
-    want[:, :256], want[:, 256:512] = want[:, 256:512], 7
-    assert all(close(x, want) for x in results)
+            execute(run, arrays, {}, dims=dict(zip("MNK", shape, strict=True)))
+        assert close(arrays["output"], want)
+    return decided
 
 
 def test_a_condition_that_is_read_from_memory(tmp_path):
     """It may be another one when it is read again."""
     before = " " * 20 + "count_s = shared('s32', 4)\n" + " " * 20 + "count_s[0] = tiles_m * tiles_n\n"
     assert not late(consumer_variant(tmp_path, *while_loop("following < count_s[0]", before)))[1]
+
+
+NOTES = " " * 20 + "slot = var(0)\n" + " " * 20 + "notes_s = shared('s32', 4)\n"
+
+
+def test_shared_memory_that_each_tile_uses(tmp_path):
+    """The barriers of the pieces kept the threads of one tile from those of the next."""
+    note = f"{' ' * 24}notes_s[0] = n\n{' ' * 24}n = var(notes_s[0])\n"
+    kernel = consumer_variant(tmp_path, (" " * 20 + "slot = var(0)\n", NOTES), (BEGIN, note + BEGIN))
+    _, want = problem(kernel, (72, 776, 200))
+    check_overlapped(kernel, (72, 776, 200), want)
 
 
 def test_the_result_is_read_between(tmp_path):
