@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import types
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -266,3 +267,31 @@ def test_a_forged_capsule_is_refused_without_a_crash(fields: dict[str, Any]) -> 
 
 def test_an_empty_tensor_needs_no_address() -> None:
     assert describe(Forged(data=None, ndim=2, shape=(0, 5))).shape == (0, 5)
+
+
+@pytest.mark.parametrize(("device", "stream"), [(1, None), (2, 1), (3, None), (13, 1)])
+def test_producers_on_a_gpu_make_their_data_ready_for_the_legacy_default_stream(
+    device: int, stream: int | None
+) -> None:
+    """1 in DLPack's terms; memory of the host has no stream."""
+    asked = []
+
+    class Producer(Forged):
+        def __dlpack__(self, **options: Any) -> Any:
+            asked.append(options["stream"])
+            return super().__dlpack__()
+
+    found = dlpack.read(Producer(device=device, data=4096, ndim=1, shape=(4,)))
+    assert asked == [stream] and found.device == ("cuda" if stream else "cpu", 0)
+
+
+def test_a_view_keeps_the_memory_of_what_it_shows() -> None:
+    class Owner(OnlyDlpack):
+        pass
+
+    owner = Owner(np.arange(6.0), versioned=True)
+    alive, view = weakref.ref(owner), host_view(describe(owner))
+    del owner
+    assert alive() is not None and view.sum() == 15
+    del view
+    assert alive() is None

@@ -37,6 +37,8 @@ class Bindings(ModuleType):
 
     CUdevice_attribute = CUfunction_attribute = CUpointer_attribute = CUstreamCaptureMode = Enumeration()
     CUtensorMapDataType = Enumeration({"CU_TENSOR_MAP_DATA_TYPE_BFLOAT16": 9})
+    CUstream_flags = Enumeration({"CU_STREAM_NON_BLOCKING": 1})
+    CUstreamCaptureStatus = Enumeration()
     CUresult = Enumeration()
     CUstream = Handle
 
@@ -149,6 +151,7 @@ def test_memory_events_and_streams(cuda: Bindings) -> None:
     driver.free(0x7000)
     driver.copy_to_device(1, 2, 3)
     driver.copy_to_host(4, 5, 6)
+    driver.copy(1, 4, 3)
     driver.fill(7, 8, 9)
     driver.fill_async(7, 8, 9, 0x77)
     assert driver.event() == "event"
@@ -157,12 +160,48 @@ def test_memory_events_and_streams(cuda: Bindings) -> None:
     driver.synchronize(0x78)
     assert cuda.calls == [
         ("cuMemAlloc", 640), ("cuMemFree", 0x7000), ("cuMemcpyHtoD", 1, 2, 3), ("cuMemcpyDtoH", 4, 5, 6),
-        ("cuMemsetD8", 7, 8, 9), ("cuMemsetD8Async", 7, 8, 9, 0x77), ("cuEventCreate", 0),
+        ("cuMemcpyDtoD", 1, 4, 3), ("cuMemsetD8", 7, 8, 9), ("cuMemsetD8Async", 7, 8, 9, 0x77),
+        ("cuEventCreate", 0),
         ("cuEventRecord", "event", 0x77), ("cuEventSynchronize", "b"), ("cuEventElapsedTime", "a", "b"),
         ("cuStreamSynchronize", 0x78),
     ]  # fmt: skip
     # One handle for each stream.
-    assert cuda.calls[5][4] is cuda.calls[7][2] and type(cuda.calls[-1][1]) is Handle
+    assert cuda.calls[6][4] is cuda.calls[8][2] and type(cuda.calls[-1][1]) is Handle
+
+
+def test_memory_is_zero_before_it_is_used_and_a_graph_may_be_captured_meanwhile(cuda: Bindings) -> None:
+    driver = CudaDriver()
+    del cuda.calls[:]
+    assert driver.allocate_zeroed(640) == 0x7000
+    mode = "cuThreadExchangeStreamCaptureMode"
+    assert cuda.calls == [
+        (mode, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuMemAlloc", 640),
+        ("cuMemsetD8Async", 0x7000, 0, 640, cudadriver.PER_THREAD),
+        ("cuStreamSynchronize", cudadriver.PER_THREAD), (mode, "before"),
+    ]  # fmt: skip
+
+
+def test_a_graph_has_what_is_enqueued_while_it_is_captured(cuda: Bindings) -> None:
+    cuda.results |= {"cuStreamCreate": (0x55,), "cuStreamEndCapture": ("captured",)}
+    cuda.results["cuGraphInstantiate"] = ("graph",)
+    driver = CudaDriver()
+    del cuda.calls[:]
+    graph = driver.graph(lambda stream: driver.fill_async(7, 8, 9, stream))
+    driver.replay(graph, 0x77)
+    driver.forget(graph)
+    names = [x[0] for x in cuda.calls]
+    assert names == [
+        "cuStreamCreate", "cuStreamBeginCapture", "cuMemsetD8Async", "cuStreamEndCapture", "cuGraphInstantiate",
+        "cuGraphDestroy", "cuStreamDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
+    ]  # fmt: skip
+    assert {x[-1 if "Memset" in x[0] else 1] for x in cuda.calls[1:4]} == {0x55}
+    assert cuda.calls[-2:] == [("cuGraphLaunch", "graph", 0x77), ("cuGraphExecDestroy", "graph")]
+
+
+@pytest.mark.parametrize("status", ["NONE", "ACTIVE", "INVALIDATED"])
+def test_streams_that_a_graph_is_captured_on(cuda: Bindings, status: str) -> None:
+    cuda.results["cuStreamIsCapturing"] = (f"CU_STREAM_CAPTURE_STATUS_{status}",)
+    assert CudaDriver().is_capturing(0x77) == (status != "NONE")
 
 
 FAILURES = {
