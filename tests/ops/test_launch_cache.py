@@ -66,6 +66,35 @@ def test_a_second_call_plans_nothing(fake: FakeDriver, monkeypatch: pytest.Monke
     assert len({x["arguments"] for x in fake.launches}) == 1
 
 
+def test_products_of_a_batch_that_lie_apart_begin_at_their_own_places(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operands have one place for all of a dimension that they lack."""
+    force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    for left, right in (((2, 3), (3,)), ((3,), (2, 3))):
+        for _ in range(2):  # the second call is known
+            a, b, out = array(*left, 64, 64), array(*right, 64, 128), array(2, 3, 64, 128)
+            del fake.launches[:]
+            ops.matmul(a, b, out=out)
+            places = [{pointer(x, i) for i in range(8)} for x in fake.launches]
+            assert len(places) == 2
+            for i, found in enumerate(places):
+                for x, extents in ((a, left), (b, right), (out, (2, 3))):
+                    each = x.size // 2 if len(extents) == 2 else 0
+                    assert x.pointer + i * each in found
+
+
+def test_an_addend_and_an_allocated_result(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The addend's place says nothing about that of the result."""
+    asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
+    a, b = array(70, 64), array(64, 80)
+    for c in (array(70, 80), array(70, 80)):
+        made = ops.matmul(a, b, c=c, beta=1.0)
+        pointers = {pointer(fake.launches[-1], i) for i in range(8)}
+        assert {a.pointer, b.pointer, c.pointer, made.pointer} <= pointers
+    assert len(asked) == 1
+
+
 def test_other_addresses_reach_the_kernel(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = force(monkeypatch, Plan("tiles", (64, 64, 64), 1))
     a, b, outs = array(70, 64), array(64, 80), [array(70, 80) for _ in range(3)]

@@ -120,6 +120,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "alpha array": ({"alpha": np.ones(3)}, "matmul-scalar"),
     "beta text": ({"beta": "1"}, "matmul-scalar"),
     "activation": ({"activation": "gleu"}, "matmul-activation"),
+    "tune number": ({"tune": 1}, "wrong-type"),
     "no array": ({"a": 3}, "not-an-array"),
 }
 

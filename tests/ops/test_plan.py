@@ -225,6 +225,7 @@ PLANS = {
     "swapped and split": Plan("pipelined", (64, 16, 64), 1, stages=3, grid=2, swap=True, split=2),
     "packed": Plan("pipelined", (128, 64, 64), 2, stages=2, grid=2, pack=("lhs", "rhs")),
     "there and back": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, raster=1, back=True),
+    "back by hand": Plan("pipelined", (64, 64, 64), 1, stages=2, grid=3, raster=1, back=True, by_hand=True),
     "copied": Plan("pipelined", (128, 48, 64), 2, stages=2, grid=2, store="copy", by_hand=True),
 }
 

@@ -123,6 +123,14 @@ def test_weights_of_many_rows_are_computed_where_it_is_faster(
     assert mixed_plan.product_rows(replace(shape, group=96), Hardware()) == 0
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_gated_products_of_more_steps_than_rows(layout: str) -> None:
+    """Integers, whose sums are exact."""
+    x = np.asarray(np.ones((3, 300)), np.float16, order="F" if layout == "columns" else "C")
+    gate, up = np.full((300, 16), 1 / 4, np.float16), np.ones((300, 16), np.float16)
+    assert np.all(ops.gated_matmul(x, gate, up, activation=None, out_dtype="f32") == 75 * 300)
+
+
 def test_the_gate_is_not_rounded() -> None:
     x, gate = np.full((8, 8), 3, np.float16), np.full((8, 8), 1000, np.float16)
     up = np.full((8, 8), 2.0**-10, np.float16)

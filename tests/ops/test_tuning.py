@@ -21,9 +21,9 @@ from tilemma.ops.candidates import fitting_stages, ranked
 from tilemma.ops.kernels import matmul_tiles
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.operand_layouts import transposed_product
-from tilemma.ops.plan import Hardware, Plan
+from tilemma.ops.plan import Estimate, Hardware, Plan
 from tilemma.ops.race import Race, copied
-from tilemma.ops.tuning import Search, measured, winner
+from tilemma.ops.tuning import MARGIN, MARGIN_OF_PARTS, Search, measured, winner
 from tilemma.runtime import DeviceArray, DriverError, cuda_device, cudadriver
 from tilemma.runtime.arrays import ArrayRef, describe
 
@@ -228,6 +228,28 @@ def test_a_full_device_is_measured_without_copies_and_after_a_shorter_write() ->
         assert ("fill_async", driver.most, 0) in driver.calls
 
 
+def test_rounds_end_with_the_time() -> None:
+    """After three at least."""
+    plan = Plan("tiles", (64, 64, 64), 1, raster=21)
+    with cudadriver.using(FakeDriver()):
+        race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None)
+        race.enter([compiling.Compiled(plan)])
+        for deadline, rounds in ((0.0, 3), (time.perf_counter() + 60, 7)):
+            assert len(race.run([plan], 7, deadline, single=True)[plan]) == rounds
+
+
+def test_operands_that_are_read_backwards_are_not_copied() -> None:
+    """The copy would be of the memory behind them."""
+    with cudadriver.using(FakeDriver()):
+        p = on_fake_device()
+        for stride in (-1, -80):
+            lhs = p.lhs._replace(strides=(*p.lhs.strides[:2], stride))
+            with copied(replace(p, lhs=lhs)) as copies:
+                assert not copies
+        with copied(p) as copies:
+            assert copies
+
+
 def in_turn(wanted: Any) -> tuple[list[Any], list[list[Any]]]:
     """The problem and its copies, and the launches for each."""
     plan = Plan("tiles", (64, 64, 64), 1, raster=21)
@@ -397,6 +419,16 @@ def test_a_host_that_is_always_late_is_timed_nevertheless() -> None:
         race.enter([compiling.Compiled(plan)])
         driver.late = 1000
         assert race.run([plan], 3, 0.0, single=True)[plan] == [9.0] * 3
+
+
+def test_plans_in_parts_have_to_be_faster_by_more() -> None:
+    p, whole = problem(512, 512, 4096), Plan("pipelined", (64, 64, 64), 1)
+    parts = replace(whole, split=4)
+    for first, plan in ((whole, whole), (whole, parts), (parts, whole)):
+        search = Search(p, [Estimate(first, 1e-5, "")], None, contextlib.ExitStack())
+        wanted = MARGIN if first == plan else MARGIN_OF_PARTS
+        assert search._margin(plan) == wanted
+    assert MARGIN < MARGIN_OF_PARTS
 
 
 def test_a_plan_wins_where_it_is_faster_beyond_doubt() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from typed_cases import case, expected, run
 from tests.sampling import examples
 from tilemma import ops, testing
 from tilemma.errors import LaunchError
+from tilemma.ops import arguments, product
+from tilemma.ops.plan import Plan
+from tilemma.runtime.arrays import describe
 
 
 @pytest.mark.parametrize("seed", range(examples(18)))
@@ -163,3 +167,30 @@ def test_plans_of_8_bit_types_read_what_tma_and_wgmma_can() -> None:
     for order in (np.ascontiguousarray, np.asfortranarray):
         plan = ops.plan(left, right, order(scales[0]), scales[1]).chosen.plan
         assert not plan.pack and plan.tile[2] == 128
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2", "s8", "bf16"])
+def test_sums_of_8_bit_floats_are_promoted_unless_they_are_fast(dtype: str, fast: bool) -> None:
+    """Tensor cores add products of 8-bit floats with fewer bits than f32 has."""
+    a, b = (testing.random_array((64, 64), dtype, i) for i in range(2))
+    rules = arguments.PLAIN if dtype == "bf16" else arguments.SCALED
+    call = arguments.Call(describe(a), describe(b), rules=rules, fast=fast)
+    p = arguments.problem(call, describe(np.empty((64, 64), np.float32)), made=True)
+    assert p.promote == (dtype.startswith("f8") and not fast)
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_each_product_of_a_batch_has_its_scales_where_parts_are_added(side: str) -> None:
+    a, b = testing.random_array((2, 72, 264), "s8", 0), testing.random_array((2, 264, 80), "s8", 1)
+    shape = (2, 72, 1) if side == "a" else (2, 1, 80)
+    scale = testing.random_array(shape, "f32", 2)
+    out = np.zeros((2, 72, 80), np.float32)
+    call = arguments.Call(describe(a), describe(b), rules=arguments.SCALED, **{f"scale_{side}": describe(scale)})
+    p = arguments.problem(call, describe(out), made=False)
+    plan = Plan("pipelined", (64, 64, 64), 1, stages=2, grid=2, split=2, by_hand=True)
+    if p.rhs_major == "col":
+        plan = replace(plan, pack=("rhs",))
+    product.run(p, plan, "cpu")
+    wanted = (a.astype(np.int64) @ b.astype(np.int64)) * scale.astype(np.float64)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5)

@@ -62,10 +62,6 @@ class Scale:
         """Whether the scale is applied once, after the last step."""
         return self.kind in ("tensor", "vector")
 
-    @property
-    def stepwise(self) -> bool:
-        return self.kind in ("steps", "blocks")
-
     def of(self, batch: Any) -> Any:
         """The first index of the array for ``batch``."""
         return batch if self.batched else 0
