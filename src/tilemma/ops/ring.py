@@ -20,11 +20,6 @@ class PipelineState:
     slot: Any
     stages: int
 
-    @property
-    def before(self) -> Any:
-        """The slot before."""
-        return select(self.slot == 0, self.stages - 1, self.slot - 1)
-
     def advance(self, step: int = 1) -> None:
         """``step`` divides the stages, or is 1."""
         # A remainder by a number that is no power of two takes a hundred cycles.
