@@ -3,9 +3,7 @@ clusters."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +15,6 @@ from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.runtime.arrays import describe
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-from sweep_ops import Shape, call_of, imagined
 
 # Two or three blocks or clusters, many more tiles.
 PLANS = {
@@ -40,6 +34,14 @@ def batch(shape: tuple[int, int, int, int], **options: object) -> tuple[Problem,
     out = np.full((b, m, n), np.nan, np.float16)
     call = Call(describe(left), describe(right.swapaxes(1, 2)), **options)
     return arguments.problem(call, describe(out), made=False), out, [left, right]
+
+
+def plans_of(shape: tuple[int, int, int, int], **options: object) -> list[Plan]:
+    """The plans for a batch whose arrays are never read, the best first."""
+    b, m, n, k = shape
+    left, right, out = (np.empty((b, *x), np.float16) for x in ((m, k), (n, k), (m, n)))
+    call = Call(describe(left), describe(right.swapaxes(1, 2)), **options)
+    return [e.plan for e in ranked(arguments.problem(call, describe(out), made=False), Hardware())]
 
 
 def check(
@@ -96,8 +98,7 @@ def test_tiles_of_a_queue_are_stored_while_the_next_is_multiplied(
 
 def test_blocks_of_batches_with_more_tiles_take_turns_or_a_queue() -> None:
     def some(shape: tuple[int, int, int, int], **options: object) -> list[Plan]:
-        found = [e.plan for e in ranked(batch(shape, **options)[0], Hardware())]
-        return [x for x in found if x.turns or x.queue]
+        return [x for x in plans_of(shape, **options) if x.turns or x.queue]
 
     found = some((400, 264, 520, 1000))
     assert found and all(x.by_hand and x.split == 1 and x.turns != x.queue and x.kept for x in found)
@@ -112,7 +113,7 @@ def test_blocks_of_batches_with_more_tiles_take_turns_or_a_queue() -> None:
 
 
 def test_clusters_of_four_have_large_tiles_or_all_of_a_product_beside_each_other() -> None:
-    plans = [e.plan for e in ranked(batch((147, 312, 112, 776))[0], Hardware())]
+    plans = plans_of((147, 312, 112, 776))
     fours = {(x.tile[:2], x.cluster) for x in plans if x.cluster in ((2, 2), (1, 4), (4, 1)) and x.swap}
     assert ((128, 80), (1, 4)) in fours
     for (rows, columns), cluster in fours:
@@ -122,7 +123,7 @@ def test_clusters_of_four_have_large_tiles_or_all_of_a_product_beside_each_other
 
 def test_small_tiles_of_blocks_that_share_have_longer_rings() -> None:
     def stages(shape: tuple[int, int, int, int], tile: tuple[int, int, int], cluster: tuple[int, int]) -> set[int]:
-        plans = [e.plan for e in ranked(batch(shape)[0], Hardware())]
+        plans = plans_of(shape)
         return {x.stages for x in plans if (x.tile, x.cluster) == (tile, cluster) and x.share}
 
     assert stages((1202, 56, 128, 944), (64, 64, 64), (1, 2)) == {8}
@@ -131,8 +132,6 @@ def test_small_tiles_of_blocks_that_share_have_longer_rings() -> None:
 
 def test_no_long_steps_where_blocks_of_a_batch_have_many_tiles() -> None:
     def deepest(batches: int) -> int:
-        call, out = call_of(Shape("batches", 112, 112, 688, batches), imagined)
-        plans = [e.plan for e in ranked(arguments.problem(call, out, made=True), Hardware())]
-        return max(x.tile[2] for x in plans if x.kernel == "pipelined")
+        return max(x.tile[2] for x in plans_of((batches, 112, 112, 688)) if x.kernel == "pipelined")
 
     assert deepest(100) == 128 and deepest(1219) == 64
