@@ -28,8 +28,8 @@ from tilemma.ops.problem import Problem
 # The constants that are fitted; the others are what they are for other reasons.
 FITTED = (
     "TENSOR", "SHARED_MEMORY", "PORT", "CACHE", "MEMORY", "SMOOTH", "SMOOTH_LOAD", "ODD", "SECTORS", "PAIR",
-    "FOUR", "FOURS", "ZEROS", "LATENCY", "LATENCY_SHARED", "BUSY", "START", "CLUSTER", "HAND", "TILE", "STORE",
-    "DIVIDED_SECTORS",
+    "FOUR", "FOURS", "ZEROS", "LATENCY", "LATENCY_SHARED", "BUSY", "START", "CLUSTER", "HAND", "INSIDE", "TILE",
+    "STORE", "DIVIDED_SECTORS",
 )  # fmt: skip
 # How much slower than the fastest a plan is that counts 1 / e; how much the common error counts; the error from
 # which on outliers count less; what a change of a constant by a factor of e costs.

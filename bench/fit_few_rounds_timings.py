@@ -25,7 +25,7 @@ from tilemma.ops.candidates import RASTER
 from tilemma.ops.plan import Hardware
 
 # Plans that the file has; the spread of what timings say about the formula.
-STORED, SPREAD = 2000, Spread(0.04, 0.05, 0.015)
+STORED, SPREAD = 3000, Spread(0.05, 0.05, 0.012)
 
 
 def rows(files: Sequence[Path]) -> Iterator[Row]:

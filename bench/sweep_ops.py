@@ -128,12 +128,12 @@ def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
 
 
 def choices(problem: Problem, on: Hardware, most: int) -> list[Estimate]:
-    """The best estimate of each tile, split, swap, cluster and queue, up to ``most``, the model's choice first:
-    half of them, then of tiles that these do not have; a quarter are blocks that form no clusters."""
+    """The best estimate of each tile, split, swap, cluster, queue and edge, up to ``most``, the model's choice
+    first: half of them, then of tiles that these do not have; a quarter are blocks that form no clusters."""
     seen: dict[Any, Estimate] = {}
     for e in ranked(problem, on):
         p = e.plan
-        seen.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share, p.queue), e)
+        seen.setdefault((p.kernel, p.tile, p.split, p.swap, p.cluster, p.share, p.queue, p.inside), e)
     best = list(seen.values())
     found = best[: most - most // 2]
     alone = [e for e in best if e.plan.cluster == (1, 1) and e not in found]
@@ -312,7 +312,7 @@ def brief(p: Plan) -> str:
     """A plan in few letters."""
     parts = [p.kernel[0], "x".join(map(str, p.tile)), f"{p.stages}st"]
     parts += [f"/{p.split}"] * (p.split > 1) + ["T"] * p.swap + ["pack"] * bool(p.pack)
-    parts += ["queue"] * p.queue
+    parts += ["queue"] * p.queue + ["inside"] * p.inside
     parts += ["c" + "x".join(map(str, p.cluster)) + "-" * (not p.share)] * (p.cluster != (1, 1))
     return " ".join(parts)
 

@@ -67,7 +67,7 @@ SHAPES = (
 OTHERS = (
     (88, 120, 7000), (220, 19008, 15872), (1368, 2184, 3624), (128, 128, 21504), (219, 3704, 9496),
     (192, 18304, 4480), (84, 10656, 1296), (98, 2048, 8576), (80, 184, 5912), (256, 128, 128), (760, 472, 232),
-    (137, 13200, 8976), (220, 9584, 1856),
+    (137, 13200, 8976), (220, 9584, 1856), (1216, 1256, 3200), (1480, 2616, 2048),
 )  # fmt: skip
 BATCHES = ((136, 328, 72), (64, 264, 40), (300, 520, 136), (72, 320, 16), (257, 96, 520))
 OTHER_BATCHES = (
@@ -161,7 +161,7 @@ def kind(p: Plan, any_width: bool = False) -> tuple[Any, ...]:
     """What two plans share whose kernels differ in sizes alone; ``any_width``: or in the columns of a tile."""
     shape = p.kernel, p.tile[:: 2 if any_width else 1], p.groups, p.cluster, p.share, min(p.stages, 3), p.split > 1
     same = p.store, p.swap, p.pack, p.back, p.by_hand, p.loaded, p.slots, p.prompt, p.streamed
-    return *shape, *same, p.turns, p.queue, p.kept, p.ordered
+    return *shape, *same, p.turns, p.queue, p.kept, p.ordered, p.inside
 
 
 def piece(problem: Problem, plan: Plan) -> int:

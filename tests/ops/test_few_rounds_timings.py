@@ -23,7 +23,7 @@ import fit_few_rounds_timings
 import kriging
 
 H200 = Hardware()
-SOME = Timed(1472, 1728, 3008, 128, 160, 5, 1, 1, 1, 0, 0, "tma", 1, 132)
+SOME = Timed(1472, 1728, 3008, 128, 160, 5, 1, 1, 1, 0, 0, "tma", 1, 0, 132)
 
 
 def by_formula(shape: tuple[int, int, int], plan: Plan) -> float:

@@ -75,6 +75,17 @@ def test_columns_beside_the_widest_boxes_are_stored_in_boxes_of_their_own(column
     assert multiply(plan, (136, columns + 24, 72), 0, {}, arch="sm_90a") <= 1
 
 
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("shape", [(264, 168, 136), (205, 136, 72), (384, 264, 64)])
+@pytest.mark.parametrize("swap", [False, True])
+def test_tiles_end_at_the_edges(cluster: tuple[int, int], shape: tuple[int, int, int], swap: bool) -> None:
+    """Each element is stored by one tile; blocks of a cluster that have no tile store nothing."""
+    plan = Plan("pipelined", (128, 88, 64), 2, stages=2, grid=2, store="tma", swap=swap, by_hand=True, inside=True)
+    m, n, k = shape
+    shape = (n, m // 8 * 8, k) if swap else shape
+    assert multiply(replace(plan, cluster=cluster), shape, 0, {"bias": True}, arch="sm_90a") <= 1
+
+
 @pytest.mark.parametrize("rows, groups, columns", [(64, 1, 88), (128, 2, 168), (192, 3, 104), (256, 2, 120)])
 def test_tiles_chosen_for_their_number(rows: int, groups: int, columns: int) -> None:
     """One block computes four of them, each stored while the next is multiplied where registers suffice."""
@@ -221,12 +232,14 @@ def choosable() -> list[Plan]:
     yielded += [x for x in candidates(problem(203, 20096, 9856), Hardware()) if x.groups == 5]
     # A plan of large products, with alternating directions.
     yielded += [e.plan for e in ranked(problem(16384, 16384, 8192), Hardware())[:6]]
+    # Tiles that end at the edges.
+    yielded += [e.plan for e in ranked(problem(1216, 1256, 3200), Hardware())[:12] if e.plan.inside]
     for x in yielded:
         plan = replace(x, stages=min(x.stages, 2), grid=min(x.grid, 1), split=min(x.split, 2), pack=())
         plan = replace(plan, raster=1 if plan.back else plan.raster)
         split = plan.split > 1
         kind = plan.kernel, plan.tile, plan.cluster, plan.share, plan.store, split, plan.back
-        kind += plan.by_hand, plan.loaded, plan.prompt, plan.streamed
+        kind += plan.by_hand, plan.loaded, plan.prompt, plan.streamed, plan.inside
         found.setdefault(kind, plan)
     return list(found.values())
 

@@ -16,11 +16,12 @@ ON = Hardware()
 
 
 def plan(p: object, rows: int, columns: int, cluster: tuple[int, int] = (1, 1), *, swap: bool = False) -> Plan:
-    """The candidate of these tiles, one part and steps of 64."""
+    """The candidate of these tiles, one part and steps of 64, whose last tiles may lie beyond the edges."""
     found = {
         x
         for x in candidates(p, ON)
         if x.tile == (rows, columns, 64) and x.cluster == cluster and x.swap == swap and x.split == 1 and x.share
+        if not x.inside
     }
     assert len(found) == 1, found
     return found.pop()

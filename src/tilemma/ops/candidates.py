@@ -481,9 +481,10 @@ def fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int
 
 
 def ranked(problem: Problem, on: Hardware) -> list[Estimate]:
-    """All candidates, and `batch_plans.from_queues`, the predicted best first; ties go to the earlier one."""
+    """All candidates, `batch_plans.from_queues` and `few_rounds.inside`, the predicted best first; ties go to the
+    earlier one."""
     found = sorted(estimates(problem, candidates(problem, on), on), key=lambda e: e.seconds)
-    more = batch_plans.from_queues(problem, [e.plan for e in found])
+    more = batch_plans.from_queues(problem, [e.plan for e in found]) or few_rounds.inside(problem, found)
     return sorted((*found, *estimates(problem, more, on)), key=lambda e: e.seconds) if more else found
 
 

@@ -7,7 +7,7 @@ smooth maximum of what these take, besides what each launch and each tile cost.
 - A row of a step that starts within a line is two requests to the L2 cache.  Blocks that share tiles ask for a
 part of them each; what four blocks share passes their ports in less time, of two this is not so.
 - TMA takes longer to fill rows of zeros beyond an edge than to load rows: the SMs that have the last tiles keep
-the others waiting.
+the others waiting.  `edges` has kernels without such rows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ NEAR = 1.15
 # Products that the model is for: rows, columns and K, at least, as of what was timed; elements of the result
 # and K, at most; K, more than this where rows start within sectors: shorter ones have the model of `middle`.
 LEAST, RESULT, LONGEST, LONG_WITHIN_SECTORS = 1024, 8_500_000, 9216, 4608
+# Rows of zeros from which on tiles that end at the edges are worth a try, and how many times the least predicted
+# time the plan may take with them.
+ROWS_OF_ZEROS, WORTH = 16, 1.4
 # How much longer than at its peak rate it takes: tensor cores, shared memory, the port of an SM, the L2 cache and
 # memory; bytes a clock of shared memory; exponents of the smooth maximum of all, and of port and cache.
 TENSOR, SHARED_MEMORY, PORT, CACHE, MEMORY = 1.11, 0.922, 0.656, 0.158, 3.29
@@ -45,9 +48,9 @@ PAIR, FOUR, FOURS = 1.35, 0.845, 0.978
 ZEROS, BY_SMS = 2.09e-09, 3.0
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied.
 LATENCY, LATENCY_SHARED, BUSY = 7.49e-07, 8.59e-07, 1.84
-# Seconds of a launch, of one of clusters, of one of a kernel by hand, and of each tile;
-# of a byte that is stored by TMA and otherwise, and of tiles that divide sectors of the result.
-START, CLUSTER, HAND, TILE = 4.76e-06, 3.87e-07, 2.16e-07, 2.34e-08
+# Seconds of a launch, of one of clusters, of one of a kernel by hand, of one whose tiles end at the edges, and of
+# each tile; of a byte that is stored by TMA and otherwise, and of tiles that divide sectors of the result.
+START, CLUSTER, HAND, INSIDE, TILE = 4.76e-06, 3.87e-07, 2.16e-07, 1.9e-07, 2.34e-08
 STORE, STORE_OTHERWISE, DIVIDED_SECTORS = 7.6e-12, 3.65e-11, 5.07e-07
 # The second kernel: its launch, and the bytes of parts a second.
 ADD, ADD_RATE = 1.3e-06, 5.2e12
@@ -70,6 +73,27 @@ def within_lines(p: Problem) -> bool:
 
 def _within(p: Problem, unit: int) -> bool:
     return any((x.strides[1] * x.dtype.bytes | x.pointer) % unit for x in (p.lhs, p.rhs))
+
+
+def inside(p: Problem, found: Sequence[Estimate]) -> list[Plan]:
+    """The plans of ``found``, the best first, whose last tiles have many rows of zeros, with tiles that end at the
+    edges.
+
+    Others would read an addend that is the result while these tiles write it.
+    """
+    if not applies(p) or p.epilogue.addend == "out":
+        return []
+    (m, n, _), most = p.shape, WORTH * found[0].seconds
+    plans = (e.plan for e in found if e.seconds < most and _known(e.plan))
+    whole = (x for x in plans if x.split == 1 and x.store == "tma")
+    zeros = ((x, sum(_beyond((n, m) if x.swap else (m, n), x))) for x in whole)
+    return [replace(x, by_hand=True, inside=True) for x, rows in zeros if rows >= ROWS_OF_ZEROS]
+
+
+def _beyond(extents: tuple[int, int], plan: Plan) -> list[int]:
+    """How many rows and columns of the last clusters lie beyond the edges."""
+    sizes = (x * blocks for x, blocks in zip(plan.tile, plan.cluster, strict=False))
+    return [cdiv(extent, size) * size - extent for extent, size in zip(extents, sizes, strict=True)]
 
 
 def corrected(problem: Problem, found: Sequence[Estimate], on: Hardware) -> list[Estimate]:
@@ -96,7 +120,7 @@ def timed(shape: tuple[int, int, int], plan: Plan, on: Hardware) -> Timed:
     high, wide = plan.cluster
     return Timed(
         *shape, *plan.tile[:2], plan.stages, high, wide, int(plan.share), int(plan.by_hand), int(plan.swap),
-        plan.store, plan.split, on.resident(high * wide),
+        plan.store, plan.split, int(plan.inside), on.resident(high * wide),
     )  # fmt: skip
 
 
@@ -119,7 +143,7 @@ def seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
         "the way from memory": latency * rounds * steps / max(plan.stages - BUSY, 0.5),
     }
     total = smooth_maximum(limits.values(), SMOOTH) * (FOURS if shares and high * wide > 2 else 1.0)
-    total += START + (CLUSTER if shares else HAND * plan.by_hand)
+    total += START + (CLUSTER if shares else HAND * plan.by_hand) + INSIDE * plan.inside
     stored = 4 if plan.split > 1 else p.out.dtype.bytes
     store = STORE_OTHERWISE if plan.store == "direct" else STORE
     total += rounds * (TILE + store * rows * columns * stored)
@@ -136,7 +160,8 @@ def _load(p: Problem, plan: Plan, on: Hardware, working: float) -> tuple[float, 
     high, wide = plan.cluster
     port = requests = asked = zeros = 0.0
     # Of each operand the blocks that need the same tile, and those along its axis.
-    for x, extent, whole, blocks, along in ((p.lhs, m, rows, wide, high), (p.rhs, n, columns, high, wide)):
+    beyond = _beyond((m, n), plan)
+    for x, past, whole, blocks in ((p.lhs, beyond[0], rows, wide), (p.rhs, beyond[1], columns, high)):
         blocks = blocks if plan.share else 1
         apart = x.strides[1] * size | x.pointer
         lines, sectors = apart % LINE > 0, apart % SECTOR > 0
@@ -144,8 +169,7 @@ def _load(p: Problem, plan: Plan, on: Hardware, working: float) -> tuple[float, 
         requests += whole / blocks * (1 + LINES * lines + SECTORS * sectors)
         asked += whole / blocks
         # All blocks of a cluster have a tile, which may lie beyond the edge.
-        beyond = cdiv(extent, whole * along) * along * whole - extent
-        zeros += min(beyond, whole) / blocks
+        zeros += 0 if plan.inside else min(past, whole) / blocks
     row = depth * size
     limits = PORT * port * row / PORT_BYTES / CLOCK, CACHE * working * requests * row / CACHE_RATE
     step = smooth_maximum(limits, SMOOTH_LOAD)

@@ -15,6 +15,7 @@ from tilemma.ops.timings import stored
 # The units of `Timed.place`.
 UNITS = (
     1.5, 1.5, 2.0, 3.0, 4.2, 1.5, 1.0, 1.5, 3.75, 12.0, 3.0, 3.0, 3.0, 3.0, 4.2, 3.0, 3.0, 4.2, 1.5, 3.75, 3.75,
+    3.0,
 )  # fmt: skip
 
 
@@ -35,6 +36,7 @@ class Timed(NamedTuple):
     swap: int
     store: str
     split: int
+    inside: int
     together: int
 
     @property
@@ -43,12 +45,13 @@ class Timed(NamedTuple):
         log, down, across = math.log, self.rows * self.high, self.columns * self.wide
         tasks = cdiv(self.m, down) * cdiv(self.n, across) * self.high * self.wide * self.split
         rounds, shares = cdiv(tasks, self.together), self.share and self.high * self.wide > 1
+        zeros = 1.0 - self.inside
         found = (
             log(self.m), log(self.n), log(self.k), float(self.k % 64 > 0), float(self.k % 16 > 0), log(self.rows),
             log(self.columns), log(self.rows * self.columns), float(self.columns % 16 > 0), float(self.stages),
             log(self.high), log(self.wide), float(shares), float(self.swap), float(self.by_hand),
             float(self.split > 1), float(self.store == "direct"), float(rounds), tasks / self.together / rounds,
-            -self.m % down / self.rows, -self.n % across / self.columns,
+            zeros * (-self.m % down) / self.rows, zeros * (-self.n % across) / self.columns, float(self.inside),
         )  # fmt: skip
         return tuple(x / unit for x, unit in zip(found, UNITS, strict=True))
 

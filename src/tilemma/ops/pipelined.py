@@ -29,6 +29,7 @@ from tilemma import (
     var,
     wait,
 )
+from tilemma.ops.edges import Axis, in_parts
 from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
 from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
@@ -96,6 +97,9 @@ def matmul_by_hand(
     bias: tm.Global["TB", "BIAS_BATCH", "BIAS"],
     out: tm.Global["TO", "OUT", "OUT0", "OUT1"],
     words: tm.Global["s64", "WORDS", "WORD1"],
+    beside: tm.Global["TO", "OUT", "OUT0", "BESIDE"],
+    below: tm.Global["TO", "OUT", "BELOW", "OUT1"],
+    corner: tm.Global["TO", "OUT", "BELOW", "BESIDE"],
     alpha: tm.Scalar["TS"],
     beta: tm.Scalar["TS"],
     *,
@@ -108,9 +112,9 @@ def matmul_by_hand(
     # The plan.
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, QUEUE=False,
-    STORE="tma", LOADED=0, PROMPT=False, STREAMED="", KEPT=False, OVERLAP=True,
+    STORE="tma", LOADED=0, INSIDE=False, PROMPT=False, STREAMED="", KEPT=False, OVERLAP=True,
     SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
-    WORDS=1, WORD1=1,
+    WORDS=1, WORD1=1, BESIDE=1, BELOW=1,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
 ):  # fmt: skip
@@ -121,7 +125,8 @@ def matmul_by_hand(
     cache.  PROMOTE: a tile's columns are summed in parts of at most 128, and each part of rhs arrives by itself.
     STORE: through shared memory by "tma", by TMA in boxes of whole "rows" of the tile, or by a "copy", by TMA to
     ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: a tile has so many rows of lhs, and
-    zeros besides.  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
+    zeros besides.  INSIDE: the last tiles end at the edges, and are stored to ``beside``, ``below`` and ``corner``
+    (`edges`).  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
     read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
     tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
     number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
@@ -132,8 +137,11 @@ def matmul_by_hand(
     M, N = out.shape[1], out.shape[2]
     if STORE == "turned":
         M, N = N, M
+    if INSIDE:
+        M, N = lhs.shape[1 if LHS == "row" else 2], rhs.shape[1 if RHS == "row" else 2]
     K = lhs.shape[2 if LHS == "row" else 1]
     TILE_M = GROUPS * WARP_M
+    down_axis, across_axis = Axis(M, TILE_M), Axis(N, TILE_N)
     CLUSTERED = CLUSTER_M * CLUSTER_N > 1
     HEIGHT = LOADED or TILE_M
     REST = HEIGHT - (GROUPS - 1) * WARP_M
@@ -284,7 +292,9 @@ def matmul_by_hand(
                         place = batch * SPLIT + part, row, column * PARTED + piece
                         there = out.subspan(1, WARP_M, width).at(*place).sqz()
                     some = {}
-                if STORE == "direct" or columns < TILE_N:
+                if INSIDE:
+                    store_inside(done, task, part_m, piece)
+                elif STORE == "direct" or columns < TILE_N:
                     # Of halves there is one for each block, the last.
                     mma.store(done, there, **some)
                 elif GROUPED:
@@ -311,6 +321,20 @@ def matmul_by_hand(
                 source, target = (x.subspan(done.shape[0], width).at(0, column // width) for x in (staged, there))
                 dma.copy(source, target)
 
+        def store_inside(done: Any, task: Any, part_m: Any, piece: int) -> None:
+            """Store a tile to the part of the result that it belongs to."""
+            m, n = task[2] * CLUSTER_M + down, task[3] * CLUSTER_N + across
+            last = m == down_axis.last, n == across_axis.last
+            at = (m * GROUPS + part_m, n * PARTED + piece), (part_m, piece)
+            turns = -1 if STORE == "turned" else 1
+
+            def store(part: Any, row: Any, column: Any) -> None:
+                place = part.subspan(1, *done.shape[::turns]).at(task[0], *(row, column)[::turns]).sqz()
+                store_whole(done, place, part_m)
+
+            edges = (below, beside) if STORE == "turned" else (beside, below)
+            in_parts((out, *edges, corner), last, *at, store)
+
         def in_turn(t: Any) -> Any:
             """The task instead of ``t``: the tasks of a round are divided otherwise than those of the one before.
 
@@ -327,13 +351,16 @@ def matmul_by_hand(
 
         def load_tile(task: Any, filled: Any, back: Any = None) -> None:
             batch, _, m, n, begin, end = task
-            tile = (batch, batch), m * CLUSTER_M + down, n * CLUSTER_N + across, begin, end
-            issue_load(tile, filled, back)
+            m, n, starts = m * CLUSTER_M + down, n * CLUSTER_N + across, (None, None)
+            if INSIDE:
+                m, n, starts = 0, 0, (down_axis.start(m), across_axis.start(n))
+            issue_load(((batch, batch), m, n, begin, end), filled, back, starts)
 
         def compute_tile(task: Any, used: Any, part_m: Any, back: Any = None) -> None:
             batch, part, m_, n_, begin, end = task
             m, n = m_ * CLUSTER_M + down, n_ * CLUSTER_N + across
-            place = Place(batch, batch, batch, batch, m * HEIGHT, n * TILE_N)
+            row, column = (down_axis.start(m), across_axis.start(n)) if INSIDE else (m * HEIGHT, n * TILE_N)
+            place = Place(batch, batch, batch, batch, row, column)
             compute(begin, end, used, part_m, place, (batch, part, m_, n_), back)
 
         def load_numbered(filled: Any, number: Any) -> None:

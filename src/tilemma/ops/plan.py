@@ -53,7 +53,7 @@ class Plan:
     after the next one has been started.  ``streamed``: the operand that is read once, after the swap: the L2 cache
     gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``queue``: blocks take the
     tiles of a batch from a queue.  ``kept``: the L2 cache gives up the operands last.  ``ordered``: blocks start
-    when the kernel before has ended, and are placed in order.
+    when the kernel before has ended, and are placed in order.  ``inside``: the last tiles end at the edges.
     """
 
     kernel: str
@@ -78,6 +78,7 @@ class Plan:
     queue: bool = False
     kept: bool = False
     ordered: bool = False
+    inside: bool = False
 
     @property
     def height(self) -> int:
@@ -98,8 +99,7 @@ class Plan:
         if self.by_hand:
             values |= {"STAGES": self.stages, "SHARE": self.share, "BACK": self.back, "LOADED": self.loaded}
             values |= {"PROMPT": self.prompt, "STREAMED": self.streamed, "TURNS": self.turns}
-            values |= {"QUEUE": self.queue, "KEPT": self.kept}
-            values["OVERLAP"] = not self.ordered
+            values |= {"QUEUE": self.queue, "KEPT": self.kept, "OVERLAP": not self.ordered, "INSIDE": self.inside}
             values |= {"CLUSTER_M": self.cluster[0], "CLUSTER_N": self.cluster[1]}
         return values
 
@@ -120,7 +120,7 @@ class Plan:
         parts += [f"{self.loaded} rows loaded"] * bool(self.loaded) + ["prompt release"] * self.prompt
         parts += [f"{self.streamed} streamed"] * bool(self.streamed)
         parts += ["in turns"] * self.turns + ["from a queue"] * self.queue
-        parts += ["operands kept"] * self.kept + ["in order"] * self.ordered
+        parts += ["operands kept"] * self.kept + ["in order"] * self.ordered + ["inside"] * self.inside
         parts += [f"split {self.split}"] * (self.split > 1)
         parts += ["swapped"] * self.swap
         parts += [f"packs {' and '.join(self.pack)}"] * bool(self.pack)

@@ -14,6 +14,7 @@ from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
 from tilemma.ops import long_k
 from tilemma.ops.batch_plans import AHEAD
+from tilemma.ops.edges import parts as parts_of
 from tilemma.ops.operand_layouts import by_columns, far_scales, must_transpose, transposed, transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
@@ -262,6 +263,10 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
         if plan.store == "tma" and by_columns(problem):
             out = transposed(out[0]), out[1]
             constants |= {"STORE": "turned", "OUT0": "N", "OUT1": "M"}
+        if plan.by_hand:
+            out, *edges = _in_parts(problem, out, plan)
+            words = (*words, *edges)
+            constants |= INSIDE if plan.inside else {}
         given = (*operands, *scales, groups, c, bias, out, *words)
         yield _step(_kernel(problem, plan), given, scalars, constants)
         return
@@ -276,6 +281,7 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     if transposes:
         parts = transposed(parts[0]), parts[1]
     constants = {**product, **_epilogue(plain, missing[0][0], missing[1][0], parts[0])}
+    words = (*words, *_in_parts(problem, parts, plan)[1:]) if plan.by_hand else words
     yield _step(_kernel(problem, plan), (*operands, *used, groups, *missing, parts, *words), scalars, constants)
     left, right = (UNSCALED if x.stepwise else x for x in (problem.left, problem.right))
     final = replace(problem, left=left, right=right)
@@ -288,6 +294,21 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     constants["OVERLAP"] = long_k.overlap(problem, plan)
     constants["EACH"] = 4 if math.prod(problem.out.shape) >= MANY else 1
     yield _step(add_parts, (parts, *used, c, bias, out), scalars, constants)
+
+
+# The dimensions of the parts of a result whose last tiles end at its edges.
+INSIDE = {"OUT0": "ABOVE", "OUT1": "LEFT", "BESIDE": "BESIDE", "BELOW": "BELOW"}
+
+
+def _in_parts(problem: Problem, out: tuple[ArrayRef, Source], plan: Plan) -> list[tuple[ArrayRef, Source]]:
+    """The parts of the result that the plan stores apart (`edges.parts`), or placeholders for those besides it."""
+    x, (name, at) = out
+    if plan.inside:
+        rows, columns, _ = plan.tile
+        tile = (columns, rows) if by_columns(problem) else (rows, columns)
+        return [(y, (name, at + offset)) for y, offset in parts_of(x, tile)]
+    b, m, n = x.shape
+    return [out, *(absent(problem, shape, x.dtype) for shape in ((b, m, 1), (b, 1, n), (b, 1, 1)))]
 
 
 def _resident(problem: Problem, plan: Plan, given: tuple[tuple[ArrayRef, Source], ...]) -> Step:
