@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -46,12 +47,15 @@ class Case:
     orders: str = "CF"
     # A kernel that `typed_kernels` describes instead of an example.
     described: Described | None = None
+    # False: an example that is compiled as written.
+    pipelined: bool = True
 
     @property
     def kernel(self) -> Kernel:
         if self.described is not None:
             return python_kernel(self.described)
-        return load_python(EXAMPLES / "py" / f"{self.example}.py").only()
+        file = EXAMPLES / "py" / f"{self.example}.py"
+        return load_python(file).only() if self.pipelined else _as_written(file)
 
     @cached_property
     def output(self) -> str:
@@ -68,6 +72,14 @@ class Case:
         for arch in self.archs:
             found.setdefault(_HEAD.sub("", compiled(self, arch).ptx), []).append(arch)
         return {same[0]: tuple(same) for same in found.values()}
+
+
+@lru_cache
+def _as_written(file: Path) -> Kernel:
+    text = file.read_text(encoding="utf-8").replace("@tm.kernel\n", "@tm.kernel(pipeline=False)\n")
+    copy = Path(tempfile.mkdtemp()) / file.name
+    copy.write_text(text, encoding="utf-8")
+    return load_python(copy).only()
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,8 @@ def on_the_cpu(case: Case) -> Any:
 def case(
     example: str, archs: tuple[str, ...], shape: tuple[int, int, int], rows: int = 1, **constants: Any
 ) -> Case:
-    return Case(example, archs, shape, tuple(constants.items()), rows)
+    pipelined = not example.startswith("matmul_wgmma")
+    return Case(example, archs, shape, tuple(constants.items()), rows, pipelined=pipelined)
 
 
 CASES = [

@@ -175,7 +175,7 @@ def test_compile_writes_files(emit: str, tmp_path: Path) -> None:
     assert call("compile", EXAMPLE, "--arch", "sm_90a", "--emit", emit, "-o", str(path)).exit_code == 0
     assert path.stat().st_size > 100
     if emit == "launch":
-        assert json.loads(path.read_text())["block"] == [256, 1, 1]
+        assert json.loads(path.read_text())["block"] == [384, 1, 1]
 
 
 def test_check_finds_nothing_in_the_example() -> None:

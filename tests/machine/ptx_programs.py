@@ -153,7 +153,7 @@ def by_columns(
             mma.store(mc, output.subspan(64, 24).at(m, n))
 
 
-@tm.kernel
+@tm.kernel(pipeline=False)
 def two_consumers(
     lhs: tm.Global["f16", "M", "K"], rhs: tm.Global["f16", "N", "K"], output: tm.Global["f32", "M", "N"]
 ):

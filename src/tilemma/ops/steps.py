@@ -51,9 +51,10 @@ def _kernel(problem: Problem, plan: Plan) -> Kernel:
 def _settings(problem: Problem, plan: Plan) -> Pipeline:
     """The compiler's settings of the plan."""
     once = _once(problem, plan)
+    persistent = not once and not problem.grouped
     return Pipeline(
         stages=plan.stages, producer=True, cluster=math.prod(plan.cluster) if plan.share else 1,
-        persistent=not once and not problem.grouped, blocks=plan.grid * math.prod(plan.cluster),
+        persistent=persistent, blocks=plan.grid * math.prod(plan.cluster) if persistent else None,
         order="any" if plan.back and not once else "keep",
     )  # fmt: skip
 

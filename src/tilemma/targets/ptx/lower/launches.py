@@ -14,7 +14,7 @@ from tilemma.ir.lane import Imm, LaneKernel, Reg
 from tilemma.ir.tile import Alloc, Kernel, Op, Parallel
 from tilemma.ir.types import Buffer, Space
 from tilemma.records import record
-from tilemma.targets.ptx.lower import tma
+from tilemma.targets.ptx.lower import memory, tma
 from tilemma.targets.ptx.lower.clusters import bind_cluster, cluster_barrier, leave_cluster
 from tilemma.targets.ptx.lower.context import Lowering
 from tilemma.targets.ptx.lower.control import (
@@ -161,11 +161,15 @@ def _whole_row_checks(lo: Lowering, body: tile.Body) -> tuple[tuple[launch.Size,
     """The launch checks of arrays whose rows ``body`` copies in whole vectors, as their facts allow."""
     found: dict[tuple[launch.Size, str], None] = {}
     for op in walk.walk(body):
-        if not isinstance(op, tile.Copy) or op.plan is None or op.plan.edge != "whole vectors":
+        if not isinstance(op, tile.Copy) or op.plan is None:
             continue
-        array, facts = op.src.base, lo.facts(op.src.base)
+        view = op.src if op.plan.edge == "whole vectors" else op.dst
+        array, facts = view.base, lo.facts(view.base)
+        stored = op.plan.engine == "ldst" and array.space is Space.GLOBAL
+        if not (stored or view is op.src) or not memory.has_whole_rows(lo, view):
+            continue
         extent = size(array.shape[-1])
-        if not facts.has_whole_rows or facts.contiguous != array.rank - 1 or extent is None:
+        if extent is None or op.plan.vector * 8 <= array.dtype.bits:
             continue
         unit = op.plan.vector * 8 // array.dtype.bits
         text = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilemma.ir.lane import Imm, Mem, Reg, Vec
 from tilemma.ir.types import Space, View
+from tilemma.targets.ptx.lower import memory
 from tilemma.targets.ptx.lower.chunks import Chunk
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear
@@ -39,8 +40,8 @@ class LoadStore(Mover):
 
     def cuts_no_piece(self, view: View) -> Reg | bool:
         """Whether each piece of ``view`` lies either inside or outside its array: pieces start at multiples of
-        their length."""
-        if self.chunks.elements == 1:
+        their length, as rows of the arrays that a launch checks do (`launches`)."""
+        if self.chunks.elements == 1 or memory.has_whole_rows(self.lo, view):
             return True
         extent = linear(self.lo, view.base.shape[view.axes[-1].dim])
         _, rest = self.lo.e.divide(extent, self.chunks.elements)

@@ -28,7 +28,7 @@ from tilemma.targets.ptx.lower.emitter import Emitter
 from tilemma.targets.ptx.lower.expressions import linear
 from tilemma.targets.ptx.lower.linear import Linear, in_s32
 from tilemma.targets.ptx.lower.matrix import Matrix
-from tilemma.targets.ptx.lower.params import symbol
+from tilemma.targets.ptx.lower.params import size, symbol
 from tilemma.targets.ptx.lower.refusals import NotLowered
 from tilemma.targets.ptx.lower.regions import Region
 
@@ -105,6 +105,15 @@ def default_plan(buffer: Buffer) -> SharedLayoutPlan:
         rows *= s or 0
     pitch = (shape[-1] or 0) * storage_bytes(buffer) if shape else storage_bytes(buffer)
     return SharedLayoutPlan(swizzle_atom=0, pitch=pitch, rows=rows, size=rows * pitch, alignment=16)
+
+
+def has_whole_rows(lo: Lowering, view: View) -> bool:
+    """Whether the last axis of ``view`` lies along rows whose extent is a multiple of 16 bytes, as a launch can
+    check."""
+    array, facts = view.base, lo.facts(view.base)
+    last = array.rank - 1
+    along = bool(view.axes) and view.axes[-1].dim == last == facts.contiguous
+    return array.space is Space.GLOBAL and facts.has_whole_rows and along and size(array.shape[last]) is not None
 
 
 def storage_bytes(buffer: Buffer) -> int:

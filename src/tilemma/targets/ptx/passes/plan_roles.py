@@ -24,7 +24,7 @@ from tilemma.targets.ptx.passes import pipeline_model
 from tilemma.targets.ptx.passes.promote_copies import coefficient, promoted
 from tilemma.targets.ptx.passes.shared_views import PADDING
 from tilemma.targets.ptx.passes.stage_results import staged_results
-from tilemma.targets.ptx.passes.stage_through_shared import PIECE_BYTES
+from tilemma.targets.ptx.passes.stage_through_shared import NARROWER, PIECE_BYTES, TURNED
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
 from tilemma.targets.ptx.target import Target
 
@@ -231,9 +231,10 @@ class BlockPlan:
         others = [
             op.buffer for op in walk(self.program) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED
         ]
+        others = [b for b in others if b.name not in copied]
         other, stages = 0, 0
         for pieces in pipeline_model.STAGING_PIECES:
-            other = sum(self._least(b, pieces) for b in others if b.name not in copied)
+            other = sum(self._least(b, pieces) for b in others)
             stages = pipeline_model.most_stages(self.arch, stage, other)
             if stages >= pipeline_model.ENOUGH_STAGES:
                 break
@@ -252,7 +253,7 @@ class BlockPlan:
                 "use smaller tiles, or fewer warpgroups",
                 self.block.span,
             )
-        self._limit_stages(stages, other)
+        self._set_stages(stages, sum(map(self._floor, others)))
         blocks = self._persistent_blocks(settings) if persistent else 0
         if settings.blocks and settings.persistent is False:
             text = f"not as asked: `blocks={settings.blocks}` counts persistent blocks, and `persistent` is false"
@@ -262,22 +263,23 @@ class BlockPlan:
         reverse = reverse and _is_sum(rings[0].loop, self.copies)
         return row, pipeline_model.Choice(stages, cluster, blocks, reverse)
 
-    def _limit_stages(self, most: int, other: int) -> None:
-        """Fill in ``stages``: the number that the program gives, or ``most``, beside ``other`` bytes."""
+    def _set_stages(self, usual: int, other: int) -> None:
+        """Fill in ``stages``: the number that the program gives, or ``usual``, also where more do not fit beside
+        ``other`` bytes."""
         own = [ring for ring in self.rings if not any(name in self.shared for name in ring.buffers)]
         size = {ring: sum(size_of(c.dst.base) for c in ring.copies) for ring in own}
-        total = sum((ring.settings.stages or most) * size[ring] for ring in own)
+        total = sum((ring.settings.stages or usual) * size[ring] for ring in own)
         fit = pipeline_model.fits(self.arch, total + other)
         self.stages = {}
         for ring in own:
-            given = ring.settings.stages or most
-            self.stages[ring.buffers[0]] = given if fit else min(given, most)
-            if given > most and not fit:
+            given = ring.settings.stages or usual
+            self.stages[ring.buffers[0]] = given if fit else min(given, usual)
+            if given > usual and not fit:
                 limit = Target.of(self.arch).shared_limit
                 have = f"{given} stages of {size[ring]} bytes and {other} bytes of other buffers"
-                text = f"{most} stages: {have} do not fit in the {limit} bytes of {self.arch}"
+                text = f"{usual} stages: {have} do not fit in the {limit} bytes of {self.arch}"
                 fix = "make the tiles smaller along the loop"
-                data = {"stages": most, "asked": given}
+                data = {"stages": usual, "asked": given}
                 span = ring.loop.span
                 said = Decision("pipeline", ring.buffers[0], f"{text}; {fix}", data, warning=True, span=span)
                 self.log.append(of_program(said, self.origin))
@@ -293,22 +295,48 @@ class BlockPlan:
         return 0
 
     def _least(self, buffer: Buffer, pieces: int) -> int:
-        """The bytes of ``buffer``, or of ``pieces`` of it: a result that is stored in whole rows can be staged.
+        """The bytes of ``buffer``, or of ``pieces`` of it and the columns beside whole pieces: a result that is
+        stored in whole rows can be staged.
 
         Rows to which accumulators of 32 bits are stored may be padded (`assign_layouts`).
         """
         whole, shape = size_of(buffer), [value_of(e) or 0 for e in buffer.shape]
-        uses = [op for op in walk(self.program) if any(v.base.name == buffer.name for v in touched(op))]
-        if len(shape) != 2 or [type(op) for op in uses] != [t.Store, t.Copy]:
-            padded = buffer.dtype.bits > 16 and any(isinstance(op, t.Store) for op in uses)
+        staged = self._staging(buffer)
+        if staged is None:
+            padded = buffer.dtype.bits > 16 and any(isinstance(op, t.Store) for op in self._uses(buffer))
             return whole + prod(shape[:-1]) * PADDING * padded
-        store, copy = uses
-        assert isinstance(store, t.Store) and isinstance(copy, t.Copy)
+        store, copy = staged
         by_rows = value_of(store.dst.axes[-1].extent) == shape[1] and store.dst.static_shape is not None
-        width = shape[0] * PIECE_BYTES
-        if copy.swizzle == 0 or not by_rows or isinstance(promoted(copy, self.facts), str) or whole % width:
+        row = shape[1] * buffer.dtype.bits // 8
+        if copy.swizzle == 0 or not by_rows or row % NARROWER[-1]:
             return whole
-        return width * max(1, min(pieces, whole // width - 1))
+        if isinstance(promoted(copy, self.facts), str):
+            return whole
+        rest = row % PIECE_BYTES
+        most = row // PIECE_BYTES - (rest == 0)
+        return shape[0] * (PIECE_BYTES * max(1, min(pieces, most)) + rest) if row > PIECE_BYTES else whole
+
+    def _floor(self, buffer: Buffer) -> int:
+        """The least bytes into which `StageThroughShared` may cut ``buffer``: one piece of the narrowest width."""
+        uses, whole = self._uses(buffer), size_of(buffer)
+        stores = [op for op in uses if isinstance(op, t.Store)]
+        copies = [op for op in uses if isinstance(op, t.Copy) and op.swizzle != 0]
+        if not stores or len(stores) + len(copies) < len(uses) or len(buffer.shape) != 2:
+            return whole
+        rows, columns = (value_of(e) or 0 for e in buffer.shape)
+        if stores[0].transpose:
+            return min(whole, TURNED * columns * buffer.dtype.bits // 8)
+        return min(whole, rows * NARROWER[-1])
+
+    def _staging(self, buffer: Buffer) -> tuple[t.Store, t.Copy] | None:
+        """The store of a result into ``buffer``, and the copy of it to the array, if these are all its uses."""
+        match self._uses(buffer):
+            case [t.Store() as store, t.Copy() as copy] if len(buffer.shape) == 2:
+                return store, copy
+        return None
+
+    def _uses(self, buffer: Buffer) -> list[t.Op]:
+        return [op for op in walk(self.program) if any(v.base.name == buffer.name for v in touched(op))]
 
     def _may_persist(self, asked: bool) -> bool:
         block, why = self.block, ""
