@@ -11,12 +11,14 @@ from products import problem
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import bf16
+from tilemma.kernels import facts_of
 from tilemma.ops import few_rows
 from tilemma.ops.candidates import candidates, ranked
 from tilemma.ops.neighbours import neighbours
 from tilemma.ops.operand_layouts import aligned, packed, transposed, transposed_product
 from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
+from tilemma.ops.steps import steps
 
 H200 = Hardware()
 # Blocks of a cluster that every device has room for; columns that wgmma multiplies, at most.
@@ -107,3 +109,15 @@ def test_three_stages_of_f64_fit_in_shared_memory(shared: int) -> None:
     for x in found:
         rows, columns, depth = x.tile
         assert depth >= 16 and depth % 4 == 0 and 3 * 8 * (rows + columns) * depth <= on.shared
+
+
+@pytest.mark.parametrize(("swap", "tile", "stages"), [(False, (256, 160, 64), 3), (True, (256, 192, 64), 3)])
+def test_the_compiler_takes_the_stages_of_a_plan(swap: bool, tile: tuple[int, int, int], stages: int) -> None:
+    """As many as fit beside the result of the tile in pieces, of which the smallest count."""
+    p = problem(3264, 1552, 6832)
+    plan = Plan("pipelined", tile, 2, stages, 16, grid=132, store="tma", swap=swap)
+    (step,) = steps(transposed_product(p) if swap else p, plan)
+    names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
+    facts = facts_of(dict(zip(names, step.args, strict=False)))
+    said = str(step.kernel.compile("sm_90a", facts=facts, **step.constants).explain())
+    assert f"in a ring of {stages} stages" in said and "warning" not in said

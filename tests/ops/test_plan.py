@@ -546,15 +546,3 @@ def test_the_cpu_gets_few_large_tiles() -> None:
     a, b = testing.random_array((700, 40), "f16", 0), testing.random_array((40, 9), "f16", 1)
     p = arguments.problem(Call(describe(a), describe(b)), describe(np.empty((700, 9), np.float16)), made=True)
     assert tasks(p, choose(p)) <= min(tasks(p, x) for x in candidates(p, H200))
-
-
-@pytest.mark.parametrize(("swap", "tile", "stages"), [(False, (256, 160, 64), 3), (True, (256, 192, 64), 3)])
-def test_the_compiler_takes_the_stages_of_a_plan(swap: bool, tile: tuple[int, int, int], stages: int) -> None:
-    """As many as fit beside the result of the tile in pieces, of which the smallest count."""
-    p = problem(3264, 1552, 6832)
-    plan = Plan("pipelined", tile, 2, stages, 16, grid=132, store="tma", swap=swap)
-    (step,) = steps(transposed_product(p) if swap else p, plan)
-    names = [x.buffer.name for x in step.kernel.build(**step.constants).arrays]
-    facts = facts_of(dict(zip(names, step.args, strict=False)))
-    said = str(step.kernel.compile("sm_90a", facts=facts, **step.constants).explain())
-    assert f"in a ring of {stages} stages" in said and "warning" not in said
