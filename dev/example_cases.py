@@ -65,6 +65,11 @@ PERSISTENT: dict[str, dict[str, Any]] = {
     "gated_mlp": {"m": 2560, "n": 2560, "k": 328},
     "sparse": {"m": 2560, "n": 5120, "k": 288},
 }
+# The same for examples of tiles below 128x128, whose rings have more stages.
+SEVERAL_TILES = {
+    "matmul_wgmma": {"M": 1472, "N": 1472, "K": 904},
+    "matmul_wgmma_2group": {"M": 2560, "N": 1472, "K": 648},
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ class Case:
 
     def on(self, arch: str) -> Case:
         """The case with a problem for ``arch``."""
+        if arch == "sm_90a" and self.file in SEVERAL_TILES:
+            return replace(self, sizes=SEVERAL_TILES[self.file], blocks=2)
         if arch == "sm_90a" and self.file in PERSISTENT:
             return replace(self, problem=PERSISTENT[self.file], blocks=2)
         return self
