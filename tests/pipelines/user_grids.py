@@ -109,7 +109,7 @@ def own_persistent(
     for block in parallel(BLOCKS, level="block"):
         s, t = shared("f16", 128, 64), shared("f16", 128, 64)
         tile = var(block)
-        with while_(lambda: tile < cdiv(M, 128) * cdiv(N, 128)):  # noqa: B023
+        with while_(lambda tile=tile: tile < cdiv(M, 128) * cdiv(N, 128)):
             i, j = tile // cdiv(N, 128), tile % cdiv(N, 128)
             acc = mma.fill(0.0, "f32")
             for k in foreach(cdiv(K, 64)):
@@ -370,7 +370,7 @@ def queue(
     for block in parallel(BLOCKS, level="block"):
         s, t = shared("f16", 128, 64), shared("f16", 128, 64)
         tile = var(atomic.add(next[0], 1))
-        with while_(lambda: tile < cdiv(M, 128) * cdiv(N, 128)):  # noqa: B023
+        with while_(lambda tile=tile: tile < cdiv(M, 128) * cdiv(N, 128)):
             i, j = tile // cdiv(N, 128), tile % cdiv(N, 128)
             acc = mma.fill(0.0, "f32")
             for k in foreach(cdiv(K, 64)):
