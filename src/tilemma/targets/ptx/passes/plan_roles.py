@@ -24,7 +24,7 @@ from tilemma.targets.ptx.passes import pipeline_model
 from tilemma.targets.ptx.passes.promote_copies import coefficient, promoted
 from tilemma.targets.ptx.passes.shared_views import PADDING
 from tilemma.targets.ptx.passes.stage_results import staged_results
-from tilemma.targets.ptx.passes.stage_through_shared import NARROWER, PIECE_BYTES, TURNED
+from tilemma.targets.ptx.passes.staging_pieces import PIECE_BYTES, pieces_of
 from tilemma.targets.ptx.passes.warp_program import FreshNames, NotPipelined, flattened, refuse, warpgroups
 from tilemma.targets.ptx.target import Target
 
@@ -228,13 +228,11 @@ class BlockPlan:
         own = (c for ring in rings for c in ring.copies if c.dst.base.name not in self.shared)
         stage = sum(size_of(c.dst.base) for c in own)
         copied = {c.dst.base.name for ring in rings for c in ring.copies}
-        others = [
-            op.buffer for op in walk(self.program) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED
-        ]
-        others = [b for b in others if b.name not in copied]
+        others = [op for op in walk(self.program) if isinstance(op, t.Alloc) and op.buffer.space is Space.SHARED]
+        others = [op for op in others if op.buffer.name not in copied]
         other, stages = 0, 0
         for pieces in pipeline_model.STAGING_PIECES:
-            other = sum(self._least(b, pieces) for b in others)
+            other = sum(self._usual_bytes(op, pieces) for op in others)
             stages = pipeline_model.most_stages(self.arch, stage, other)
             if stages >= pipeline_model.ENOUGH_STAGES:
                 break
@@ -253,7 +251,7 @@ class BlockPlan:
                 "use smaller tiles, or fewer warpgroups",
                 self.block.span,
             )
-        self._set_stages(stages, sum(map(self._floor, others)))
+        self._set_stages(stages, sum(map(self._least_bytes, others)))
         blocks = self._persistent_blocks(settings) if persistent else 0
         if settings.blocks and settings.persistent is False:
             text = f"not as asked: `blocks={settings.blocks}` counts persistent blocks, and `persistent` is false"
@@ -294,12 +292,13 @@ class BlockPlan:
         self.log.append(Decision("pipeline", self.kernel.name, text, span=self.block.span))
         return 0
 
-    def _least(self, buffer: Buffer, pieces: int) -> int:
-        """The bytes of ``buffer``, or of ``pieces`` of it and the columns beside whole pieces: a result that is
-        stored in whole rows can be staged.
+    def _usual_bytes(self, alloc: t.Alloc, most: int) -> int:
+        """The bytes of a buffer, or of ``most`` wide pieces of it and the columns beside them: a result that
+        is stored in whole rows can be staged.
 
         Rows to which accumulators of 32 bits are stored may be padded (`assign_layouts`).
         """
+        buffer = alloc.buffer
         whole, shape = size_of(buffer), [value_of(e) or 0 for e in buffer.shape]
         staged = self._staging(buffer)
         if staged is None:
@@ -308,25 +307,22 @@ class BlockPlan:
         store, copy = staged
         by_rows = value_of(store.dst.axes[-1].extent) == shape[1] and store.dst.static_shape is not None
         row = shape[1] * buffer.dtype.bits // 8
-        if copy.swizzle == 0 or not by_rows or row % NARROWER[-1]:
+        if copy.swizzle == 0 or not by_rows or row <= PIECE_BYTES or isinstance(promoted(copy, self.facts), str):
             return whole
-        if isinstance(promoted(copy, self.facts), str):
-            return whole
-        rest = row % PIECE_BYTES
-        most = row // PIECE_BYTES - (rest == 0)
-        return shape[0] * (PIECE_BYTES * max(1, min(pieces, most)) + rest) if row > PIECE_BYTES else whole
+        for pieces in pieces_of(alloc, False):
+            # Of whole pieces one less than all: what is staged is smaller than the buffer.
+            return pieces.total(max(1, min(most, pieces.equal - (pieces.rest == 0))))
+        return whole
 
-    def _floor(self, buffer: Buffer) -> int:
-        """The least bytes into which `StageThroughShared` may cut ``buffer``: one piece of the narrowest width."""
+    def _least_bytes(self, alloc: t.Alloc) -> int:
+        """The least bytes into which `StageThroughShared` may cut a buffer: one of the narrowest pieces."""
+        buffer = alloc.buffer
         uses, whole = self._uses(buffer), size_of(buffer)
         stores = [op for op in uses if isinstance(op, t.Store)]
         copies = [op for op in uses if isinstance(op, t.Copy) and op.swizzle != 0]
         if not stores or len(stores) + len(copies) < len(uses) or len(buffer.shape) != 2:
             return whole
-        rows, columns = (value_of(e) or 0 for e in buffer.shape)
-        if stores[0].transpose:
-            return min(whole, TURNED * columns * buffer.dtype.bits // 8)
-        return min(whole, rows * NARROWER[-1])
+        return min((pieces.total(1) for pieces in pieces_of(alloc, stores[0].transpose)), default=whole)
 
     def _staging(self, buffer: Buffer) -> tuple[t.Store, t.Copy] | None:
         """The store of a result into ``buffer``, and the copy of it to the array, if these are all its uses."""

@@ -8,10 +8,8 @@ pieces::
     tma.copy out_s[rows] => output[..]         mma.store (columns of piece j of mc), ring[j % R][rows]
                                                tma.copy ring[j % R][rows] => output[.., piece j]
 
-Pieces are as wide as the widest swizzle; the columns that remain are pieces of narrower ones, with buffers of
-their own.  A tile of 144 columns of 16 bits would otherwise have nine boxes of 32 bytes a row, each a request of
-its own to the L2 cache.  The columns of an accumulator whose transpose is stored are rows of the buffer, and are
-cut only where the buffer does not fit.
+`staging_pieces` has the widths.  The columns of an accumulator whose transpose is stored are cut only where the
+buffer does not fit.
 """
 
 from __future__ import annotations
@@ -27,56 +25,31 @@ from tilemma.ir.types import Axis, Buffer, Space, View
 from tilemma.ir.walk import bodies, rewrite_blocks, touched, walk, with_bodies
 from tilemma.passes.decision import Decision
 from tilemma.records import record
+from tilemma.targets.ptx.passes.staging_pieces import Pieces, pieces_of
 from tilemma.targets.ptx.target import Target
 from tilemma.targets.ptx.tensor_copies import SHARED_ALIGNMENT
 
-# A piece is as wide as the widest swizzle, or as a narrower one: one box of a TMA store.
-PIECE_BYTES = 128
-NARROWER = (64, 32, 16)
 # The narrowest swizzle.
 LEAST = 32
 # Bytes after which a swizzle repeats.
 PERIOD = 1024
-# Columns of an accumulator in a piece of its transpose.
-TURNED = 32
 
 
 @record
 class _Staged:
-    """A staging buffer, its rows, and the columns of each piece, the widest first; or, cut along ``axis`` 0, its
-    columns and the rows of each piece, of which the last may be a part of a slot."""
+    """A staging buffer and the pieces into which it may be cut."""
 
     alloc: Alloc
-    rows: int
-    widths: tuple[int, ...]
-    axis: int = 1
-
-    def bytes(self, width: int) -> int:
-        """Bytes of a piece of ``width`` columns."""
-        return self.rows * width * self.alloc.buffer.dtype.bits // 8
-
-    @property
-    def equal(self) -> int:
-        """The number of the pieces that go through the ring: the widest."""
-        return self.widths.count(self.widths[0]) if self.axis else len(self.widths)
-
-    @property
-    def rest(self) -> int:
-        """Bytes of the other pieces."""
-        return sum(self.bytes(w) for w in self.widths[self.equal :])
-
-    def slots(self, room: int) -> int:
-        """Slots for the widest pieces in ``room`` bytes."""
-        return max(0, min(self.equal, (room - self.rest) // self.bytes(self.widths[0])))
+    pieces: Pieces
 
     def rooms(self, slots: int) -> dict[int, Buffer]:
         """The buffers of the pieces of each width: a ring of ``slots`` for the widest."""
-        b = self.alloc.buffer
+        b, cut = self.alloc.buffer, self.pieces
         found = {}
-        for width in dict.fromkeys(self.widths[: None if self.axis else 1]):
-            name = b.name if width == self.widths[0] else f"{b.name}.{width}"
-            copies = slots if width == self.widths[0] else 1
-            shape = (self.rows, width) if self.axis else (width, self.rows)
+        for width in dict.fromkeys(cut.widths[: None if cut.axis else 1]):
+            name = b.name if width == cut.widths[0] else f"{b.name}.{width}"
+            copies = slots if width == cut.widths[0] else 1
+            shape = (cut.across, width) if cut.axis else (width, cut.across)
             found[width] = Buffer(name, b.dtype, tuple(map(const, shape)), Space.SHARED, copies)
         return found
 
@@ -98,17 +71,20 @@ class StageThroughShared:
         body = block.body
         for alloc in sorted(allocs, key=lambda a: -_bytes(a.buffer)):
             room = limit - (total - _bytes(alloc.buffer)) - (_gaps(allocs, body) if total > limit else 0)
-            staged = next((x for x in _cuts(alloc, body) if x.slots(room)), None)
-            if staged is None or (total <= limit and (not staged.axis or staged.equal == len(staged.widths))):
+            staged = next((x for x in _cuts(alloc, body) if x.pieces.slots(room)), None)
+            if staged is None:
                 continue
-            slots = staged.slots(room)
-            text = f"staged through {slots} pieces of {staged.rows}x{staged.widths[0]}"
-            text += "".join(f", one of {staged.rows}x{w}" for w in staged.widths[staged.equal :])
+            cut = staged.pieces
+            if total <= limit and (not cut.axis or cut.equal == len(cut.widths)):
+                continue
+            slots = cut.slots(room)
+            text = f"staged through {slots} pieces of {cut.across}x{cut.widths[0]}"
+            text += "".join(f", one of {cut.across}x{w}" for w in cut.widths[cut.equal :])
             text += f": all of it would make {total} bytes, {self.arch} has {limit}"
-            data = {"pieces": len(staged.widths), "slots": slots}
+            data = {"pieces": len(cut.widths), "slots": slots}
             log.append(Decision("staging", alloc.buffer.name, text, data))
             body = _cut(body, staged, staged.rooms(slots))
-            total += slots * staged.bytes(staged.widths[0]) + staged.rest - _bytes(alloc.buffer)
+            total += cut.total(slots) - _bytes(alloc.buffer)
         return replace(block, body=body)
 
 
@@ -159,25 +135,7 @@ def _cuts(alloc: Alloc, body: Body) -> list[_Staged]:
             return []
         if len(copy.dst.axes) != 2 or value_of(copy.dst.axes[axis].extent) != cut:
             return []
-    rows, columns = extents
-    if axis == 0:
-        left = rows % TURNED
-        pieces = (TURNED,) * (rows // TURNED) + (left,) * (left > 0)
-        return [_Staged(alloc, columns, pieces, 0)] if len(pieces) > 1 else []
-    bits = b.dtype.bits
-    ways = dict.fromkeys(_widths(columns * bits // 8, most, alloc.swizzle) for most in (PIECE_BYTES, *NARROWER))
-    return [_Staged(alloc, rows, tuple(n * 8 // bits for n in x)) for x in ways if len(x) > 1]
-
-
-def _widths(row: int, most: int, swizzle: int | None) -> tuple[int, ...]:
-    """Bytes of the pieces of ``row`` bytes, the first of ``most`` at most; none if they are no boxes."""
-    if swizzle is not None:
-        return (swizzle,) * (row // swizzle) if swizzle == most and row % swizzle == 0 else ()
-    found: tuple[int, ...] = ()
-    for width in (x for x in (PIECE_BYTES, *NARROWER) if x <= most):
-        found += (width,) * (row // width)
-        row %= width
-    return () if row else found
+    return [_Staged(alloc, pieces) for pieces in pieces_of(alloc, axis == 0)]
 
 
 def _pairs(body: Body, name: str) -> list[tuple[Store, Copy]]:
@@ -207,7 +165,7 @@ def _is_pair(op: Op, after: Op | None, name: str) -> bool:
 def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
     out: list[Op] = []
     skip = False
-    name = staged.alloc.buffer.name
+    name, cut = staged.alloc.buffer.name, staged.pieces
     for op, after in zip_longest(body, body[1:]):
         if skip:
             skip = False
@@ -215,15 +173,15 @@ def _cut(body: Body, staged: _Staged, rooms: dict[int, Buffer]) -> Body:
             bits = op.buffer.dtype.bits
             for width, room in rooms.items():
                 row = width * bits // 8
-                swizzle = (row if row >= LEAST else 0) if staged.axis else op.swizzle
+                swizzle = (row if row >= LEAST else 0) if cut.axis else op.swizzle
                 out.append(replace(op, buffer=room, swizzle=swizzle))
         elif _is_pair(op, after, name):
             assert isinstance(op, Store) and isinstance(after, Copy)
             first = 0
-            for j, width in enumerate(staged.widths):
-                slot = j if j < staged.equal else 0
-                room = rooms.get(width, rooms[staged.widths[0]])
-                out += _piece(op, after, room, slot, (staged.axis, first, width))
+            for j, width in enumerate(cut.widths):
+                slot = j if j < cut.equal else 0
+                room = rooms.get(width, rooms[cut.widths[0]])
+                out += _piece(op, after, room, slot, (cut.axis, first, width))
                 first += width
             skip = True
         else:
