@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from tilemma.ir import tile as t
 from tilemma.ir.effects import element_reads, old_values, written_views
-from tilemma.ir.expr import Element, Expr, Index, add, binary, cdiv, const, mul, sub, substitute, value_of
+from tilemma.ir.expr import Element, Expr, Index, add, cdiv, const, mul, sub, substitute, value_of
 from tilemma.ir.pipeline import PipelineSettings
 from tilemma.ir.substitution import Substitution
 from tilemma.ir.types import Buffer, Space, View
@@ -205,17 +205,17 @@ class _Check:
         self.name, self.widened, self.common, self.dependence = name, {*widened}, {*common}, dependence
         self.own = {op.buffer.name for op in _outside_groups(block.body) if isinstance(op, t.Alloc)}
 
-    def body(self, body: t.Body, in_group: bool = False, guarded: bool = False) -> bool:
-        """``guarded``: in an `Apply`, which gets a condition."""
-        return all(self._operation(op, in_group, guarded) for op in body)
+    def body(self, body: t.Body, in_group: bool = False, in_apply: bool = False) -> bool:
+        """``in_apply``: element work, which computes with the zeros that arrays have outside their bounds."""
+        return all(self._operation(op, in_group, in_apply) for op in body)
 
-    def _operation(self, op: t.Op, in_group: bool, guarded: bool) -> bool:
+    def _operation(self, op: t.Op, in_group: bool, in_apply: bool) -> bool:
         if isinstance(op, t.Copy):
             return True
         if isinstance(op, t.Alloc):
             tile = op.buffer.name in self.widened or op.buffer.name in self.common
             return tile and op.init is None if op.buffer.space is Space.SHARED else in_group
-        if self._depends(op) and not (in_group and (guarded or self._may_depend(op))):
+        if self._depends(op) and not (in_group and (in_apply or self._may_depend(op))):
             return False
         written = written_views(op)
         names = {v.base.name for v in written}
@@ -228,8 +228,8 @@ class _Check:
             if v.base.space is Space.SHARED and (odd or not in_group):
                 return False
         inner = in_group or isinstance(op, t.Parallel)
-        guarded = guarded or isinstance(op, t.Apply)
-        return all(self.body(b, inner, guarded) for _, b in bodies(op))
+        in_apply = in_apply or isinstance(op, t.Apply)
+        return all(self.body(b, inner, in_apply) for _, b in bodies(op))
 
     def _may_depend(self, op: t.Op) -> bool:
         """Whether ``op`` of a group is also valid where the tile lies outside the arrays."""
@@ -299,21 +299,14 @@ class _Group(Substitution):
 
     def __init__(self, joined: _Joined, which: Index) -> None:
         self.joined, self.which = joined, which
-        self.number = add(joined.first, which)
-        super().__init__({joined.join.index.name: self.number}, self._moved)
+        super().__init__({joined.join.index.name: add(joined.first, which)}, self._moved)
 
     def operation(self, op: t.Op) -> t.Op:
         if isinstance(op, t.Copy):
             return self.joined._copy(op)
         if isinstance(op, t.Alloc):
             return self.joined._operation(op)
-        apart = isinstance(op, t.Apply) and any(_reads_arrays(x) for x in walk(op.body))
-        extent = self.joined.join.index.extent
-        op = super().operation(op)
-        if apart and (value_of(extent) or 1) % 2:
-            assert isinstance(op, t.Apply)
-            op = replace(op, body=(t.If(binary("lt", self.number, extent), op.body, span=op.span),))
-        return op
+        return super().operation(op)
 
     def _moved(self, view: View) -> View:
         found = self.joined.join.widened.get(view.base.name)
