@@ -6,7 +6,23 @@ import numpy as np
 from construct import construct, random, unwritten
 
 import tilemma as tm
-from tilemma import cdiv, dma, event, foreach, inthreads, mma, parallel, shared, swap, tma, trigger, var, wait
+from tilemma import (
+    cdiv,
+    compose,
+    dma,
+    event,
+    foreach,
+    full,
+    inthreads,
+    mma,
+    parallel,
+    shared,
+    swap,
+    tma,
+    trigger,
+    var,
+    wait,
+)
 
 f16, f32, s32 = np.float16, np.float32, np.int32
 HOPPER = ("sm_90a",)
@@ -259,6 +275,62 @@ def turns(a: tm.Global["f16", "M", "K"], b: tm.Global["f16", "N", "K"], c: tm.Gl
         for p in parallel(1, level="group-4"):
             mma.row.row(mc, fa.data, fb.data)
             mma.store(mc, c.subspan(64, 64).at(i, 0))
+
+
+@construct(
+    given=OPERANDS,
+    expect=product,
+    tolerance=2e-6,
+    co="""
+    __co__ void turns_of_warps(global f16 [M, K] a, global f16 [N, K] b, global f32 [M, N] c) {
+      parallel i by cdiv(M, 64) : block {
+        with k in cdiv(K, 64) {
+          fa = dma.copy.async a.subspan(64, 64).at(i, k) => shared;
+          fb = dma.copy.async b.subspan(64, 64).at(0, k) => shared;
+          ga = dma.any;
+          gb = dma.any;
+          parallel p by 4 : group {
+            mc = mma.fill.f32 0.0f;
+            foreach k(1:) {
+              ga = dma.copy.async a.subspan(64, 64).at(i, k) => shared;
+              gb = dma.copy.async b.subspan(64, 64).at(0, k) => shared;
+              wait fa, fb;
+              ma = mma.load fa.data.chunkat(p, _);
+              mb = mma.load fb.data;
+              mma.row.row mc, ma, mb;
+              swap(fa, ga);
+              swap(fb, gb);
+            }
+            wait fa, fb;
+            ma = mma.load fa.data.chunkat(p, _);
+            mb = mma.load fb.data;
+            mma.row.row mc, ma, mb;
+            mma.store mc, c.subspan(16, 64).at(i # p, 0);
+          }
+        }
+      }
+    }
+    """,
+)
+def turns_of_warps(a: tm.Global["f16", "M", "K"], b: tm.Global["f16", "N", "K"], c: tm.Global["f32", "M", "N"]):
+    """Each warp exchanges the names of the block's copies; one that is behind still reads the former ones."""
+    (M, K) = a.shape
+    for i in parallel(cdiv(M, 64), level="block"):
+        fa = dma.copy(a.subspan(64, 64).at(i, 0), to="shared", async_=True)
+        fb = dma.copy(b.subspan(64, 64).at(0, 0), to="shared", async_=True)
+        ga, gb = dma.any(), dma.any()
+        for p in parallel(4, level="group"):
+            mc = mma.fill(0.0, "f32")
+            for k in foreach(cdiv(K, 64), start=1):
+                ga = dma.copy(a.subspan(64, 64).at(i, k), to="shared", async_=True)
+                gb = dma.copy(b.subspan(64, 64).at(0, k), to="shared", async_=True)
+                wait(fa, fb)
+                mma.row.row(mc, mma.load(fa.data.chunkat(p, full)), mma.load(fb.data))
+                swap(fa, ga)
+                swap(fb, gb)
+            wait(fa, fb)
+            mma.row.row(mc, mma.load(fa.data.chunkat(p, full)), mma.load(fb.data))
+            mma.store(mc, c.subspan(16, 64).at(compose(i, p), 0))
 
 
 @construct(

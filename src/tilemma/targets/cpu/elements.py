@@ -34,9 +34,11 @@ def alloc(c: Compiler, op: tile.Alloc, scope: Scope) -> Step:
     def run(f: Frame) -> None:
         instance: Instance = f[INSTANCE]
         block = instance.block
-        if rotates and b.name in block.fresh:
-            # Declared in a loop that rotates it: the name refers to the rotated buffer.
-            f[slot].forget()
+        if rotates and b.name in block.fresh and f[slot] is not None:
+            # Declared in a loop that rotates it: the name refers to the rotated buffer, which siblings that are
+            # behind may still read.
+            if instance.siblings is None:
+                f[slot].forget()
             return
         if b.space is Space.GLOBAL and isinstance(f[slot], Storage) and not f[slot].tracked:
             storage = f[slot]  # given by the caller
