@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from ptx_programs import plain, without
+from ptx_programs import BULK_STORE, plain, tma, without
 from test_hazards import CASES, Case
 
 from tilemma import machine
@@ -89,3 +89,43 @@ def test_a_barrier_is_advised_where_it_orders_the_iterations(missing: tuple[str,
         ptx = made
     assert found.ok, found.render()
     assert len(re.findall("bar.sync", ptx)) == 2
+
+
+def overwritten(built: Any) -> Any:
+    """The first hazard of an overwrite, of schedules enough that one finds it."""
+    hazards = machine.check(*built, schedules=20).hazards
+    return next(h for h in hazards if h.code == "overwrite-in-flight")
+
+
+def test_an_overwrite_between_blocks_names_both() -> None:
+    """Two CTAs that store the same elements by bulk copy: no wait in one of them orders them."""
+    hazard = overwritten(plain(BULK_STORE, grid=2)())
+    assert "may still be writing" in hazard.message
+    assert "store each element from one CTA only, here from CTA (" in hazard.remedy
+    assert "(0, 0, 0)" in hazard.remedy and "(1, 0, 0)" in hazard.remedy and "red.release.gpu" in hazard.remedy
+    apart = "mov.u32 %r3, %ctaid.x; mad.wide.u32 %d0, %r3, 256, %d0; st.shared"
+    ptx, launch, args = plain(BULK_STORE.replace("st.shared", apart, 1), grid=2)()
+    assert machine.check(ptx, launch, args, schedules=20).ok
+
+
+def test_an_overwrite_by_the_same_block_is_advised_a_wait_for_what_is_written() -> None:
+    """`.read` waits for the source of a bulk store only: the words that it stores are still open."""
+    again = BULK_STORE.replace("wait_group.read 0; // @wait", "wait_group.read 0;\n  st.global.b32 [%d0], %t;")
+    hazard = overwritten(plain(again)())
+    assert hazard.remedy.startswith("add `cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;`")
+    cured = again.replace("wait_group.read 0;", "wait_group 0;")
+    assert machine.check(*plain(cured)(), schedules=20).ok
+
+
+def test_an_overwrite_in_another_block_of_the_cluster_names_both() -> None:
+    """A multicast into the slot of a block that still multiplies from it."""
+
+    def early(ptx: str) -> str:
+        """No block waits for the other's slot; its own arrivals complete the phase."""
+        arrival = "@%first mbarrier.arrive.shared.b64 _, [%r30];"
+        ptx = without(without(ptx, "release-1"), "release-0")
+        return ptx.replace("// @wait-group", f"// @wait-group\n  {arrival} {arrival}")
+
+    remedy = overwritten(tma(early, cluster=2)).remedy
+    assert "let CTA (" in remedy and "wgmma.wait_group.sync.aligned 0;" in remedy
+    assert "(0, 0, 0)" in remedy and "(1, 0, 0)" in remedy and "shared::cluster" in remedy

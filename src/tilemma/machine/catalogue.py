@@ -85,12 +85,13 @@ class ReadBeforeArrival(HazardError):
 
 class OverwriteInFlight(HazardError):
     code = "overwrite-in-flight"
-    found = "{access} {space} that the {agent} of PTX line {other_line} may still be reading"
-    expected = "the reader has finished before its source is overwritten"
+    found = "{access} {space} that the {agent} of PTX line {other_line} may still be {doing}"
+    expected = "the {agent} has finished before these bytes are overwritten"
     fix = "{wait}"
     in_general = (
         "wait for the reader's group (`wgmma.wait_group`, "
-        "`cp.async.bulk.wait_group.read`), then tell the writer through a barrier or an mbarrier"
+        "`cp.async.bulk.wait_group.read`), then tell the writer through a barrier or an mbarrier; of two CTAs let "
+        "one write each element of global memory, or order them"
     )
     why = (
         "The tensor core or the copy engine normally reads its source soon after issue; under load, power "

@@ -33,6 +33,33 @@ WAIT_FOR = {
 }
 
 
+# The instructions with which a CTA waits for its own access.
+_END = {
+    "cp.async": "cp.async.wait_group 0;",
+    "tma": "mbarrier.try_wait.parity",
+    "wgmma": "wgmma.wait_group.sync.aligned 0;",
+    "bulk-store": "cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;",
+}
+# `.read` waits until the source has been read, not until the destination is written.
+_WRITTEN = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+
+
+def _wait_for(event: Access, w: Warp, written: bool) -> str:
+    """How ``w`` comes to know the end of ``event``, which may be in another CTA; ``written``: a bulk store, whose
+    destination is overwritten."""
+    theirs, ours = event.warp.cta, w.cta
+    if theirs is ours:
+        return f"add `{_WRITTEN}`, then a barrier" if written else WAIT_FOR[event.kind]
+    there, here = f"CTA {event.place.cta}", f"CTA {ours.index}"
+    if theirs.cluster is ours.cluster:
+        signal, sight = "`mbarrier.arrive.release.cluster.shared::cluster.b64`", "its mbarrier"
+    else:
+        signal, sight = "`red.release.gpu` on a flag", "`ld.acquire.gpu` in a loop"
+    end = _WRITTEN if written else _END[event.kind]
+    ordered = f"let {there} wait (`{end}`), then signal ({signal}), and {here} wait for the signal ({sight})"
+    return f"store each element from one CTA only, here from {here} or {there}; or {ordered}" if written else ordered
+
+
 def barrier_for(a: Warp, b: Warp) -> str:
     """The instruction that would order two warps."""
     if a is b:
@@ -175,9 +202,10 @@ def check_lanes_ordered(
 
 def report_conflict(
     w: Warp, ins: Instruction, event: Access, verb: str, space: str, lanes: Any, at_bytes: Any, *,
-    source: bool = False,
+    source: bool = False, stored: bool = False,
 ) -> None:  # fmt: skip
-    """The hazard of an access that is not ordered after ``event``, of a copy the read of its ``source``."""
+    """The hazard of an access that is not ordered after ``event``: of a copy the read of its ``source``, of a
+    store by bulk copy the read too, or what it has ``stored``."""
     machine, place = w.cta.machine, w.place(ins)
     reads = "read" in verb
     other = event.place
@@ -187,9 +215,9 @@ def report_conflict(
             hz.ReadBeforeArrival.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
         )
     elif (source or event.kind in ("wgmma", "bulk-store")) and not reads:
-        machine.report(
-            hz.OverwriteInFlight.at(place, agent=ASYNC_AGENT[event.kind], wait=WAIT_FOR[event.kind], **facts)
-        )
+        written = stored and event.kind == "bulk-store"
+        facts |= {"doing": "writing" if written else "reading", "wait": _wait_for(event, w, written)}
+        machine.report(hz.OverwriteInFlight.at(place, agent=ASYNC_AGENT[event.kind], **facts))
     else:
         barrier = barrier_for(event.warp, w)
         machine.report(

@@ -152,7 +152,8 @@ def global_ordered(
         else:
             # Of the asynchronous accesses that may still run, copies into shared memory read global memory.
             source = event.kind in ("cp.async", "tma")
-            report_conflict(w, ins, event, verb, where, (), offsets[rows] + columns, source=source)
+            at_bytes = offsets[rows] + columns
+            report_conflict(w, ins, event, verb, where, (), at_bytes, source=source, stored=not source)
         return
 
 
