@@ -13,8 +13,10 @@ from tilemma.errors import described, nearest
 from tilemma.launch import MAX_EXTENT
 from tilemma.ops import refusals
 from tilemma.ops.groups import check_offsets
+from tilemma.ops.operand_layouts import transposed
 from tilemma.ops.problem import Epilogue, Offsets, Problem
 from tilemma.ops.scales import scaling
+from tilemma.ops.shared_operands import Operands, merged
 from tilemma.runtime import binding
 from tilemma.runtime.arrays import ArrayRef
 from tilemma.runtime.overlap import overlap, overlaps_itself
@@ -393,7 +395,7 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
     named = {"a": call.a, "b": call.b, "offsets": call.offsets}
     named |= {"scale_a": left_scale.array, "scale_b": right_scale.array}
     c, bias, alpha, beta, epilogue = ending(call, out, made, named, factor)
-    addend, n = epilogue.addend, out.shape[-1]
+    addend = epilogue.addend
     promote = call.a.dtype.bits == 8 and call.a.dtype.is_float and not call.fast
     promote = promote or left_scale.stepwise or right_scale.stepwise
     batch = out.shape[:-2]
@@ -405,7 +407,10 @@ def problem(call: Call, out: ArrayRef, *, made: bool) -> Problem:
         lhs = broadcast(call, "a", call.a._replace(dtype=multiplied), (*batch, *call.a.shape[-2:]))
         right_type = multiplied if call.compute is not None else call.b.dtype
         rhs = broadcast(call, "b", call.b._replace(dtype=right_type), (*batch, *call.b.shape[-2:]))
-    swapped = n > 1 and out.strides[-1] != 1 and out.strides[-2] == 1
+        one = merged(Operands(lhs, rhs, out, c, left_scale, right_scale), epilogue.bias)
+        lhs, rhs, out, c = one.lhs, one.rhs, one.out, one.c
+        left_scale, right_scale = one.left, one.right
+    swapped = out.shape[-1] > 1 and out.strides[-1] != 1 and out.strides[-2] == 1
     if swapped:
         lhs, rhs = transposed(rhs), transposed(lhs)
         out, c, epilogue = transposed(out), None if c is None else transposed(c), epilogue.swapped()
@@ -444,11 +449,6 @@ def _settled(x: ArrayRef) -> ArrayRef:
 
 def _with_batch(x: ArrayRef) -> ArrayRef:
     return x._replace(shape=(1, *x.shape), strides=(0, *x.strides))
-
-
-def transposed(x: ArrayRef) -> ArrayRef:
-    shape, strides = x.shape, x.strides
-    return x._replace(shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2]))
 
 
 def stored(x: ArrayRef) -> tuple[ArrayRef, Literal["row", "col"]]:

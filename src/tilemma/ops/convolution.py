@@ -10,12 +10,13 @@ from typing import Any
 from tilemma.errors import described
 from tilemma.kernels import Kernel
 from tilemma.ops import forms
-from tilemma.ops.arguments import Call, Rules, ending, transposed
+from tilemma.ops.arguments import Call, Rules, ending
 from tilemma.ops.convolution_kernels import add_tiles, convolution_tiles
 from tilemma.ops.convolution_operands import Operands, operands
 from tilemma.ops.convolution_plan import ConvolutionTile, tile
 from tilemma.ops.forms import Prepared
 from tilemma.ops.gradients import differentiable
+from tilemma.ops.operand_layouts import transposed
 from tilemma.ops.plan import hardware
 from tilemma.ops.problem import Epilogue, Problem
 from tilemma.ops.refusals import ConvolutionExtent

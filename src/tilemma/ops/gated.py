@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from tilemma.ops import forms
-from tilemma.ops.arguments import Call, Rules, activation_of, result_shape, stored, transposed
+from tilemma.ops.arguments import Call, Rules, activation_of, result_shape, stored
 from tilemma.ops.form_kernels import gated_tiles
 from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
+from tilemma.ops.operand_layouts import transposed
 from tilemma.ops.steps import batches
 from tilemma.runtime.arrays import describe
 

@@ -12,13 +12,13 @@ from tilemma.dtypes import f32, s64
 from tilemma.errors import WrongArgumentType, described
 from tilemma.kernels import Kernel
 from tilemma.ops import forms, mixed_plan
-from tilemma.ops.arguments import Call, Rules, ending, transposed
+from tilemma.ops.arguments import Call, Rules, ending
 from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
 from tilemma.ops.mixed_kernels import mixed_products, mixed_sums, mixed_tiles, widened_weights
 from tilemma.ops.mixed_plan import MixedShape, MixedTile
 from tilemma.ops.mixed_streams import mixed_streams
-from tilemma.ops.operand_layouts import aligned
+from tilemma.ops.operand_layouts import aligned, transposed
 from tilemma.ops.pipelined import add_parts
 from tilemma.ops.plan import Hardware, hardware
 from tilemma.ops.problem import Problem

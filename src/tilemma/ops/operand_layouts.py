@@ -19,9 +19,9 @@ def aligned(x: ArrayRef) -> bool:
 
 
 def transposed(x: ArrayRef) -> ArrayRef:
-    """A batch of matrices with rows and columns exchanged."""
-    (b, m, n), (sb, sm, sn) = x.shape, x.strides
-    return x._replace(shape=(b, n, m), strides=(sb, sn, sm))
+    """Matrices with rows and columns exchanged."""
+    shape, strides = x.shape, x.strides
+    return x._replace(shape=(*shape[:-2], shape[-1], shape[-2]), strides=(*strides[:-2], strides[-1], strides[-2]))
 
 
 def transposed_product(problem: Problem) -> Problem:

@@ -8,10 +8,11 @@ from tilemma.arithmetic import sparsity
 from tilemma.checked import is_integer
 from tilemma.errors import WrongArgument, WrongArgumentType, described
 from tilemma.ops import forms
-from tilemma.ops.arguments import INTEGER_RESULTS, INTEGERS, Call, Rules, stored, transposed
+from tilemma.ops.arguments import INTEGER_RESULTS, INTEGERS, Call, Rules, stored
 from tilemma.ops.form_kernels import sparse_tiles
 from tilemma.ops.forms import Operand, Prepared
 from tilemma.ops.gradients import differentiable
+from tilemma.ops.operand_layouts import transposed
 from tilemma.ops.steps import batches
 from tilemma.runtime.arrays import ArrayRef, describe
 from tilemma.sparse import Sparse
