@@ -163,6 +163,10 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
         call("grouped_matmul", (30, 72, 144), ("bf16", "bf16"), "bf16"),
     ),
     "groups of scaled rows": (SMALL, call("grouped_matmul", (80, 72, 144), (E4, E4), "bf16", "rows")),
+    "groups of blocks, transposed, in tiles": (
+        Plan("tiles", (64, 64, 128), 1, swap=True),
+        call("grouped_matmul", (80, 72, 144), (E4, E4), "bf16", "blocks"),
+    ),
     "groups of blocks": (SMALL, call("grouped_matmul", (80, 72, 144), (E4, E4), "bf16", "blocks")),
     "groups of blocks swapped": (
         replace(SMALL, tile=(64, 16, 128), swap=True),

@@ -231,7 +231,7 @@ def product_of_tiles(
         batches = (at.left if LHS_BATCH != 1 else 0), (at.right if RHS_BATCH != 1 else 0)
         a = Operand(lhs, TL, LHS, TILE_M, TILE_K, batches[0], lhs_row, left, at.left)
         b = Operand(rhs, TR, RHS, TILE_N, TILE_K, batches[1], rhs_row, right, at.right)
-        sums = Sum(a, b, GROUPS, ACC, GROUPED == "columns")
+        sums = Sum(a, b, GROUPS, ACC)
         total = sums.apart if PROMOTE else sums.plain
         count = cdiv(K, TILE_K)
         count = count if some is None else select(some, count, 0)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tilemma import apply, foreach, mma, select, trigger, var, wait
 from tilemma.ops.epilogue import BLOCK, Place
-from tilemma.ops.ring import Operand, PipelineState
-from tilemma.ops.sums import QUAD, promoted
+from tilemma.ops.ring import QUAD, Operand, PipelineState
+from tilemma.ops.sums import promoted
 
 # The widest part of a tile whose products are summed apart: registers hold no more beside the sums.
 WIDEST = 128

@@ -33,8 +33,8 @@ from tilemma.ops.edges import Axis, in_parts
 from tilemma.ops.epilogue import Place, PreloadedOperands, Scale, epilogue_function
 from tilemma.ops.kernels import Groups, raster
 from tilemma.ops.main_loop import WIDEST, MainLoop
-from tilemma.ops.ring import Operand, PipelineState, ring, scale_ring
-from tilemma.ops.sums import QUAD, multiply, zero
+from tilemma.ops.ring import QUAD, Operand, PipelineState, ring, scale_ring
+from tilemma.ops.sums import multiply, zero
 from tilemma.ops.task_queue import ClusterQueue, Consumer, Producer, Task, TaskQueue, draw_tiles
 
 # Groups whose ends each block keeps in shared memory.

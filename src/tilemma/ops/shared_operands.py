@@ -16,8 +16,8 @@ from tilemma.runtime.arrays import ArrayRef
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """lhs [.., M, K], rhs [.., K, N], the result and the addend [.., M, N], and the scales [.., steps, extent]; all
-    have the batch of the result."""
+    """lhs [.., M, K], rhs [.., K, N], result and addend [.., M, N], and scales [.., steps, extent], all with the
+    batch of the result."""
 
     lhs: ArrayRef
     rhs: ArrayRef

@@ -11,9 +11,6 @@ import tilemma as tm
 from tilemma import apply, dma, foreach, mma, parallel, shared, var
 from tilemma.ops.epilogue import Scale
 
-# f32 numbers in 16 bytes.
-QUAD = 4
-
 
 def zero(dtype: str) -> Any:
     """Zero of an accumulator's type."""
@@ -72,16 +69,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum over the steps of ``a`` and ``b``, by ``groups`` warpgroups, each for its rows.
-
-    ``divided``: the tile's columns start anywhere.
-    """
+    """The sum over the steps of ``a`` and ``b``, by ``groups`` warpgroups, each for its rows."""
 
     a: Operand
     b: Operand
     groups: int
     acc: str
-    divided: bool
 
     def plain(self, steps: Any, first: Any, end: Any) -> Any:
         """One sum."""
@@ -124,17 +117,17 @@ class Sum:
         """Shared memory for a step: of both operands, and of the scales of the tile's columns."""
         scales = None
         if self.b.scale.kind == "steps":
-            # TMA writes to multiples of 128 bytes, and reads from multiples of 16 bytes on.
-            scales = shared("f32", -(-(self.b.rows + (QUAD if self.divided else 0)) // 32) * 32)
+            # TMA writes to multiples of 128 bytes.
+            scales = shared("f32", -(-self.b.rows // 32) * 32)
         return self.a.buffer(), self.b.buffer(), scales
 
     def _copy(self, k: Any, stage: tuple[Any, Any, Any]) -> None:
         self.a.copy(k, stage[0])
         self.b.copy(k, stage[1])
         if stage[2] is not None:
-            source, start = self.b.scale, self.b.start // QUAD * QUAD if self.divided else self.b.start
+            source = self.b.scale
             there = source.array.view(1, 1, stage[2].shape[0])
-            dma.copy(there.from_(source.of(self.b.scales), k, start).sqz(), stage[2])
+            dma.copy(there.from_(source.of(self.b.scales), k, self.b.start).sqz(), stage[2])
 
     def _multiply(self, into: Any, stage: tuple[Any, Any, Any], p: Any) -> None:
         operands = self.a.load(stage[0], p, self.groups), self.b.load(stage[1], 0, 1)
@@ -159,9 +152,8 @@ class Sum:
 
     def _add(self, mc: Any, part: Any, down: Any, blocks: list[Any], stage: tuple[Any, Any, Any]) -> None:
         """Add the products of a step times its scales, in f32."""
-        shift = self.b.start % QUAD if self.divided else 0
         for i, j in apply(mc):
             factors = [*([] if down is None else [down[i]]), *blocks]
             if stage[2] is not None:
-                factors.append(stage[2][shift + j])
+                factors.append(stage[2][j])
             mc[i, j] = promoted(mc[i, j], part[i, j], factors)
