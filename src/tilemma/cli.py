@@ -235,9 +235,12 @@ def check(
     help="which agent copies, multiplies, stores when: .svg, .html, or text (`-`: print)",
 )
 @click.option(
-    "--shape", metavar="M=..,N=..", help="of the timeline (default: a tile, and enough to fill each ring)"
+    "--shape",
+    metavar="M=..,N=..",
+    help="all dimensions: how full the last round of blocks is, and tiles that fill it; of the timeline "
+    "(default: a tile, and enough to fill each ring)",
 )
-@click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="of the timeline: a scalar parameter")
+@click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="with --shape: a scalar parameter")
 @click.option("--force", is_flag=True, help="let --timeline replace a file that tilemma did not write")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @guarded
@@ -268,14 +271,20 @@ def explain(
         else:
             write_schedule(found, timeline, source=file, force=force)
         return 0
+    from tilemma.tools.better_tiles import full_rounds
+
     start = time.perf_counter()
-    explanation = chosen.compile(arch, **constants).explain()
+    compiled = chosen.compile(arch, **constants)
+    explanation = compiled.explain()
     explanation.seconds = time.perf_counter() - start
-    assembler = _assembler()
+    assembler, filled = _assembler(), full_rounds(chosen, constants, compiled, shape, args)
     if as_json:
-        say_json({**explanation.to_json(), "assembler": assembler and assembler.to_json()})
+        tool = assembler and assembler.to_json()
+        say_json({**explanation.to_json(), **filled.to_json(), "assembler": tool})
     else:
         say(explanation.render())
+        for line in filled.lines():
+            say(f"  {line}")
         say(f"  assembler {assembler}" if assembler else "  assembler none, see `tilemma --version`")
     return 0
 

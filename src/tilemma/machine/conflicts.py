@@ -57,7 +57,9 @@ def _wait_for(event: Access, w: Warp, written: bool) -> str:
         signal, sight = "`red.release.gpu` on a flag", "`ld.acquire.gpu` in a loop"
     end = _WRITTEN if written else _END[event.kind]
     ordered = f"let {there} wait (`{end}`), then signal ({signal}), and {here} wait for the signal ({sight})"
-    return f"store each element from one CTA only, here from {here} or {there}; or {ordered}" if written else ordered
+    return (
+        f"store each element from one CTA only, here from {here} or {there}; or {ordered}" if written else ordered
+    )
 
 
 def barrier_for(a: Warp, b: Warp) -> str:

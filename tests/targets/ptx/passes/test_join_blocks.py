@@ -85,7 +85,9 @@ def said(text: str, arch: str = "sm_80", **options: Any) -> str:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("text", [PLAIN, COLUMNS, DIRECT, CONVERTED], ids=["rows", "columns", "direct", "converted"])
+@pytest.mark.parametrize(
+    "text", [PLAIN, COLUMNS, DIRECT, CONVERTED], ids=["rows", "columns", "direct", "converted"]
+)
 # An odd number of tiles along the joined index: the last block computes one that does not exist.
 @pytest.mark.parametrize("shape", [(64, 128, 64), (40, 168, 72), (130, 64, 40), (8, 320, 8)])
 def test_results(text: str, arch: str, shape: tuple[int, int, int]) -> None:

@@ -108,7 +108,7 @@ def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
     divisions by either kind have different code.
     """
     grid = _grid(kernel)
-    loops = [op for op in walk(kernel.body) if isinstance(op, For) and (op.blocks or _strides(op, grid))]
+    loops = _tile_loops(kernel, grid)
     taken = [_tiles_of(op.step, op.stop) for op in loops]
     found = {x[1] for x in taken if x is not None}
     own = {op.start.name for op in loops if isinstance(op.start, Index) and not op.blocks}
@@ -126,6 +126,20 @@ def fewer_blocks(kernel: Kernel) -> FewerBlocks | None:
     whole |= {add(op.index, op.step): add(op.index, table[op.step]) for op in loops}
     body = _Replacement(whole, constant, table).body(kernel.body)
     return FewerBlocks(replace(kernel, body=body), most, fewer, tuple(dict.fromkeys(tiles.values())))
+
+
+def persistent_tiles(kernel: Kernel) -> tuple[int, tuple[Expr, ...]] | None:
+    """(the most persistent blocks or clusters, the number of tiles of each of their loops) of ``kernel``; None if
+    it has no such loop, or loops with different numbers."""
+    taken = [_tiles_of(op.step, op.stop) for op in _tile_loops(kernel, _grid(kernel))]
+    found = {x[1] for x in taken if x is not None}
+    if len(found) != 1 or None in taken:
+        return None
+    return found.pop(), tuple(dict.fromkeys(x[0] for x in taken if x is not None))
+
+
+def _tile_loops(kernel: Kernel, grid: Mapping[str, Index]) -> list[For]:
+    return [op for op in walk(kernel.body) if isinstance(op, For) and (op.blocks or _strides(op, grid))]
 
 
 def _grid(kernel: Kernel) -> dict[str, Index]:
