@@ -83,7 +83,7 @@ class Rule:
 
 
 _DELETE = (
-    Rule("bar.warp.sync", "warp barrier", _ORDER | {"race-lanes"}),
+    Rule("bar.warp.sync", "warp barrier", _ORDER | {"race-lanes", "race-tensor-map-copy"}),
     Rule("barrier.cluster.arrive", "cluster barrier arrive", _CLUSTER),
     Rule(
         "barrier.cluster.wait",

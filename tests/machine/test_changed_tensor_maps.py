@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -72,6 +73,35 @@ def test_a_tensor_map_is_changed_and_used(assembles: Callable[[str, str], None])
     assert out[:16].tolist() == [*range(100, 112), 0, 0, 0, 0]
     unfenced = check(REPLACED.replace("fence.proxy.tensormap::generic.acquire.gpu [%d2], 128;", ""))
     assert [h.code for h in unfenced.hazards] == ["missing-tensor-map-fence"]
+
+
+# Codes whose advice is followed here.
+FOLLOWED = frozenset({"race-tensor-map-copy"})
+
+
+def test_a_copy_of_a_map_that_one_lane_has_changed_needs_a_barrier() -> None:
+    """The copy waits for all lanes of the warp: a note.  An error under strict, and always for another warp."""
+    late = REPLACED.replace("COPY: bar.warp.sync 0xffffffff;", "COPY:")
+    # Warp 1 writes a word of the map meanwhile.
+    other = "setp.lt.u32 %p2, %r0, 32; @%p2 bra FIRST; st.shared.u32 [%r2+64], %r0; ret; FIRST:"
+    two_warps = late.replace("setp.eq.u32 %p0, %r0, 0;", f"setp.eq.u32 %p0, %r0, 0; {other}")
+
+    def found(ptx: str, block: int = 32, strict: bool = False) -> dict[str, str]:
+        args = {
+            "map": machine.TensorMap(np.arange(16, dtype=np.uint32), (16,)),
+            "o": np.zeros(16, np.uint32), "made": np.zeros(32, np.uint32), "out": np.zeros(64, np.uint32),
+        }  # fmt: skip
+        verdict = machine.check(ptx, {"grid": 1, "block": block}, args, schedules=5, strict=strict)
+        return {h.code: h.remedy for h in verdict.hazards}
+
+    assert found(late) == {} and found(REPLACED, strict=True) == {}
+    (remedy,) = (found(late, strict=True)[code] for code in FOLLOWED)
+    advised = re.fullmatch(r"add `([^`]+)` before PTX line (\d+)", remedy)
+    assert advised is not None
+    lines = late.split("\n")
+    lines.insert(int(advised[2]) - 1, advised[1])
+    assert found("\n".join(lines), strict=True) == {}
+    assert "race" in found(two_warps, block=64)
 
 
 @pytest.mark.parametrize(("atomicity", "unit"), [(0, 16), (1, 32), (3, 64)])

@@ -218,6 +218,7 @@ def test_every_hazard_has_a_case() -> None:
         "no-such-form": "test_matrix.py",
         "sparse-metadata": "test_matrix.py",
         "missing-tensor-map-fence": "test_changed_tensor_maps.py",
+        "race-tensor-map-copy": "test_changed_tensor_maps.py",
         "mbarrier-elsewhere": "test_instructions.py",
         "missing-proxy-fence-global": "test_proxied_litmus.py",
         "mbarrier-complete": "test_filled_ranges.py",

@@ -71,6 +71,19 @@ class RaceOfLanes(Race):
     strict_only = True
 
 
+class RaceOfTensorMapCopy(Race):
+    code = "race-tensor-map-copy"
+    found = "{access} {space}; the warp's lanes are not ordered after the write of PTX line {first_line}"
+    expected = "`bar.warp.sync` between the change of a tensor map by one lane and its copy by the warp"
+    fix = "add `bar.warp.sync 0xffffffff;` before PTX line {second_line}"
+    why = (
+        "Triton 3.6 changes a tensor map with lane 0 and copies it with the whole warp at once. By its `.sync` "
+        "the copy waits for all lanes; by the text of the ISA only a barrier orders their memory accesses. A "
+        "note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class ReadBeforeArrival(HazardError):
     code = "read-before-arrival"
     found = "{access} {space} before the {agent} of PTX line {other_line} is known to have arrived"

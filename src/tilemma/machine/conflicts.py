@@ -79,9 +79,13 @@ def report_unordered(
     """Report the first access that is not ordered, by the kind of the event that it collides with."""
     table = w.cta.cluster.events
     bad_rows, bad_columns = np.nonzero(~known)
+    others = _is_map_copy(ins) and any(
+        e is not None and e.warp is not w for e in map(table.of, np.unique(events[bad_rows, bad_columns]).tolist())
+    )
     for i, j in zip(bad_rows, bad_columns, strict=True):
         event = table.of(events[i, j])
-        if event is None:
+        # An access of another warp counts more than one of the warp that copies a tensor map.
+        if event is None or (_copies_map(event, w, ins) and others):
             continue
         # A lane that polls for a write by another lane of its warp is in another frame than that lane.
         together = strong.lockstep(event, w, ins) and int(events[i, j]) & 31 in lanes
@@ -98,6 +102,15 @@ def report_unordered(
             addr[bad_rows] + bad_columns,
         )
         return
+
+
+def _is_map_copy(ins: Instruction) -> bool:
+    return ins.parts[:2] == ("tensormap", "cp_fenceproxy")
+
+
+def _copies_map(event: Access, w: Warp, ins: Instruction) -> bool:
+    """Whether ``ins`` is a warp's copy of a tensor map, and ``event`` an access by the same warp."""
+    return event.warp is w and _is_map_copy(ins)
 
 
 def touches_mbarrier(w: Warp, ins: Instruction, cta: Cta, lanes: Any, addr: Array, width: int, verb: str) -> None:
@@ -222,8 +235,9 @@ def report_conflict(
         machine.report(hz.OverwriteInFlight.at(place, agent=ASYNC_AGENT[event.kind], **facts))
     else:
         barrier = barrier_for(event.warp, w)
+        race = hz.RaceOfTensorMapCopy if _copies_map(event, w, ins) else hz.Race
         machine.report(
-            hz.Race.at(
+            race.at(
                 place,
                 barrier=barrier,
                 first_line=event.instruction.line,

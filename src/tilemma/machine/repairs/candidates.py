@@ -25,6 +25,7 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
         mbarrier.copy_arrivals, ordering.named_barriers, ordering.barriers, *_COUNTS, ordering.cluster_barriers,
     ),
     "race-lanes": (ordering.barriers,),
+    "race-tensor-map-copy": (ordering.barriers,),
     "read-before-arrival": (mbarrier.copy_arrivals, *_WAITS, *_COUNTS, ordering.barriers, mbarrier.arrivals),
     "overwrite-in-flight": (*_WAITS, *_COUNTS, ordering.barriers),
     "overwrite-in-flight-store": (*_WAITS, ordering.barriers),
