@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kernels import without
 from ptx_programs import (
+    BULK_LOAD,
     barrier,
     bulk_load,
     bulk_store,
@@ -204,6 +205,20 @@ def test_what_is_over_by_luck_was_not_waited_for(schedule: str) -> None:
     for ptx, launch, args in (unread, unseen):
         report = machine.run(ptx, launch, args, schedule=schedule, collect=True)
         assert [h.code for h in report.hazards] == ["exit-with-pending"]
+
+
+def test_a_copy_to_an_mbarrier_of_the_same_block_of_a_cluster() -> None:
+    """As outside clusters: CuTe's tutorial for Hopper has a barrier of the cluster between init and copy."""
+    init = "mbarrier.init.shared.b64 [%r0], 1;"
+    unfenced = BULK_LOAD.replace(init, "").replace("fence.mbarrier_init.release.cluster;", "")
+    barrier = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    unfenced = unfenced.replace("@%p0 bra READY;", f"@!%p0 {init} {barrier} @%p0 bra READY;")
+    ptx, launch, args = plain(unfenced, grid=2)()
+    ptx = ptx.replace(")\n{", ")\n.explicitcluster\n.reqnctapercluster 2, 1, 1\n{", 1)
+    ptx = ptx.replace("%Y, %t, 4, %Y;", "%Y, %t, 4, %Y; mov.u32 %r9, %ctaid.x; mad.wide.u32 %Y, %r9, 256, %Y;", 1)
+    for strict in (False, True):
+        found = machine.check(ptx, {**launch, "cluster": (2, 1, 1)}, args, schedules=5, strict=strict).hazards
+        assert {h.code for h in found} == ({"mbarrier-init-not-visible-cta"} if strict else set())
 
 
 def test_every_hazard_has_a_case() -> None:

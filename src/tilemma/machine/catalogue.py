@@ -348,8 +348,9 @@ class MbarrierInitNotVisible(HazardError):
 class MbarrierInitNotVisibleToCopy(MbarrierInitNotVisible):
     code = "mbarrier-init-not-visible-cta"
     why = (
-        "Outside clusters, Triton (3.9) puts only a `bar.sync` between the init and the first tensor copy, "
-        "and no failure is known; the ISA asks for the fence. A note by default, an error under `--strict`."
+        "For copies to an mbarrier of its own CTA, Triton (3.9) puts only a `bar.sync` between the init and the "
+        "first tensor copy, CuTe's tutorial for Hopper a barrier of the cluster, and no failure is known; the ISA "
+        "asks for the fence. A note by default, an error under `--strict`."
     )
     strict_only = True
 

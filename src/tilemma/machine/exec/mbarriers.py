@@ -88,7 +88,7 @@ def for_copy(f: Frame, ins: Instruction, address: int, row: int) -> Mbarrier:
     barrier = find(f, ins, address, "the copy completes on", row)
     cluster = f.w.cta.cluster
     if not barrier.fenced and cluster.clocks.fenced[row, barrier.init_column] < barrier.init_clock:
-        hazard = hz.MbarrierInitNotVisible if len(cluster.ctas) > 1 else hz.MbarrierInitNotVisibleToCopy
+        hazard = hz.MbarrierInitNotVisibleToCopy if barrier.cta is f.w.cta else hz.MbarrierInitNotVisible
         f.w.report(hazard, ins, other=barrier.init.place, address=barrier.address)
     return barrier
 
