@@ -234,6 +234,7 @@ def test_every_hazard_has_a_case() -> None:
         "sparse-metadata": "test_matrix.py",
         "missing-tensor-map-fence": "test_changed_tensor_maps.py",
         "race-tensor-map-copy": "test_changed_tensor_maps.py",
+        "race-unused-value": "test_dead_values.py",
         "mbarrier-elsewhere": "test_instructions.py",
         "missing-proxy-fence-global": "test_proxied_litmus.py",
         "mbarrier-complete": "test_filled_ranges.py",

@@ -71,6 +71,19 @@ class RaceOfLanes(Race):
     strict_only = True
 
 
+class RaceOfUnusedValue(Race):
+    code = "race-unused-value"
+    found = "{access} {space}, not ordered after the access of PTX line {first_line}, of a value that is not used"
+    expected = "a load by the thread that stores, or a barrier between the loads of the others and the store"
+    fix = "load the value only in the thread that stores, or add `{barrier}` before PTX line {second_line}"
+    why = (
+        "Where one thread adds to a scalar in memory, Triton (also as the compiler of torch.compile) lets all "
+        "threads load it, compute, and guards the store alone. The other threads see the old value or the new one "
+        "and use neither. The ISA calls it a data race. A note by default, an error under `--strict`."
+    )
+    strict_only = True
+
+
 class RaceOfTensorMapCopy(Race):
     code = "race-tensor-map-copy"
     found = "{access} {space}; the warp's lanes are not ordered after the write of PTX line {first_line}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tilemma.dtypes import dtype
 from tilemma.machine import catalogue as hz
 from tilemma.machine import strong
+from tilemma.machine.dead_values import only_stored
 from tilemma.machine.state import Access, Cta, Warp
 from tilemma.machine.syntax import Instruction, Register, Vector
 
@@ -236,6 +237,9 @@ def report_conflict(
     else:
         barrier = barrier_for(event.warp, w)
         race = hz.RaceOfTensorMapCopy if _copies_map(event, w, ins) else hz.Race
+        pair = (ins, event.instruction) if reads else (event.instruction, ins)
+        if race is hz.Race and {event.kind, "ld" if reads else "st"} == {"ld", "st"}:
+            race = hz.RaceOfUnusedValue if only_stored(machine.program, *pair) else race
         machine.report(
             race.at(
                 place,

@@ -132,6 +132,8 @@ class Program:
     # Those of the last whose origin is recorded; moves to them: step, its wrapper and what that wraps.
     followed: frozenset[int] = frozenset()
     moves: list[tuple[Step, Callable[..., Any], Callable[..., Any]]] = field(default_factory=list)
+    # By the lines of a load and a store: whether the loaded value is used by that store alone (`dead_values`).
+    dead_loads: dict[tuple[int, int], bool] = field(default_factory=dict)
     # Tiles in which its matrix instructions found nothing wrong.
     layouts: Layouts = field(default_factory=Layouts)
     # Runs so far, and what `count_run` has replaced.

@@ -26,6 +26,7 @@ _FIRST: dict[str, tuple[_Maker, ...]] = {
     ),
     "race-lanes": (ordering.barriers,),
     "race-tensor-map-copy": (ordering.barriers,),
+    "race-unused-value": (ordering.barriers,),
     "read-before-arrival": (mbarrier.copy_arrivals, *_WAITS, *_COUNTS, ordering.barriers, mbarrier.arrivals),
     "overwrite-in-flight": (*_WAITS, *_COUNTS, ordering.barriers),
     "overwrite-in-flight-store": (*_WAITS, ordering.barriers),
