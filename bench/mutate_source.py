@@ -31,7 +31,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dev.source_mutation.coverage import Coverage, Parts
 from dev.source_mutation.operators import OPERATORS, Mutant
-from dev.source_mutation.probes import FOLDERS
 from dev.source_mutation.survey import Limits, Repository, Tried, all_mutants, chosen_tests, draw
 from dev.source_mutation.warm import run_warm
 
@@ -54,7 +53,9 @@ def diff(m: Mutant) -> list[str]:
 
 
 def folder_of(m: Mutant) -> str:
-    return next(f for f in FOLDERS if m.file.startswith(f"{f}/"))
+    """The first folder of the mutant's file, two of a target; a file beside the folders is its own."""
+    first, *rest = m.file.split("/")
+    return f"{first}/{rest[0]}" if first == "targets" and len(rest) > 1 else first
 
 
 class Worker:

@@ -1,6 +1,6 @@
 """Which statements of the package run: a store to a byte array before each statement of a function.
 
-The modules of ``FOLDERS`` are compiled with these stores when they are imported.  The stores cost little beside a
+The modules of the package are compiled with these stores when they are imported.  The stores cost little beside a
 trace function, and are the same in every version of Python.
 """
 
@@ -13,8 +13,6 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-FOLDERS = ("arithmetic", "ir", "passes", "lang", "croqtile", "targets/cpu", "targets/ptx", "runtime",
-           "ops")  # fmt: skip
 STORE = "__statement_ran__"
 
 
@@ -70,7 +68,7 @@ def _statements_within(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 class Probes:
-    """Finds the modules of ``FOLDERS`` below ``package`` for the import system, and says which lines ran."""
+    """Finds the modules below ``package`` for the import system, and says which lines ran."""
 
     def __init__(self, package: Path) -> None:
         self.package = package
@@ -90,8 +88,6 @@ class Probes:
         if spec is None or origin is None or origin.suffix != ".py":
             return None
         file = origin.relative_to(self.package).as_posix()
-        if not file.startswith(tuple(f"{f}/" for f in FOLDERS)):
-            return None
         spec.loader = _Loader(name, str(origin), file, self)
         return spec
 

@@ -28,7 +28,6 @@ import pytest
 from dev.source_mutation.collect import EVERY_MARK, PRELOADED
 from dev.source_mutation.coverage import KEPT, Coverage, Place
 from dev.source_mutation.operators import Mutant, mutants
-from dev.source_mutation.probes import FOLDERS
 
 COPIED = ("src", "tests", "dev", "bench", "docs", "examples")
 
@@ -97,10 +96,10 @@ class Tried:
     by: str = ""
 
 
-def all_mutants(root: Path, folders: Sequence[str] = FOLDERS) -> list[Mutant]:
-    """Of every file of the folders, in the order of names."""
+def all_mutants(root: Path, folder: str = "") -> list[Mutant]:
+    """Of every file of the package, or of one folder, in the order of names."""
     package = root / "src" / "tilemma"
-    files = [p for folder in folders for p in sorted((package / folder).rglob("*.py"))]
+    files = sorted((package / folder).rglob("*.py"))
     return [m for p in files for m in mutants(package, p.relative_to(package).as_posix())]
 
 
@@ -290,6 +289,5 @@ def _uses(file: str, line: int) -> Iterator[Place]:
     import tilemma
 
     package = Path(tilemma.__file__).resolve().parent
-    for folder in FOLDERS:
-        for path in sorted((package / folder).rglob("*.py")):
-            yield from found(path.relative_to(package).as_posix())
+    for path in sorted(package.rglob("*.py")):
+        yield from found(path.relative_to(package).as_posix())

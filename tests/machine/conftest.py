@@ -2,11 +2,54 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tilemma.assemble import NoPtxas, find_tool
+from tilemma.machine.native import library
+
+T = TypeVar("T")
+
+
+def use_engine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's loops in C ("compiled"), or the code that runs where there is no compiler ("numpy").
+
+    Each checks by itself: a check that one of them lacks is seen in that one only.
+    """
+    if name == "compiled":
+        if library.loaded() is None:
+            library.compile_now()
+        if library.loaded() is None:
+            pytest.skip("no C compiler here")
+        return
+    state = library._state
+    monkeypatch.setattr(state, "library", None)
+    monkeypatch.setattr(state, "looked", True)
+    monkeypatch.setattr(state, "tried", True)
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs with both."""
+    use_engine(request.param, monkeypatch)
+
+
+@pytest.fixture
+def with_either_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], T]], list[T]]:
+    """What a function returns with one and with the other; once without a compiler."""
+
+    def results(function: Callable[[], T]) -> list[T]:
+        found = []
+        for name in ("compiled", "numpy"):
+            with monkeypatch.context() as patch, suppress(pytest.skip.Exception):
+                use_engine(name, patch)
+                found.append(function())
+        return found * (2 // len(found))
+
+    return results
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import pytest
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 HEAD = """.version 9.0
 .target sm_120a
 .address_size 64

@@ -15,6 +15,8 @@ from tilemma import machine
 from tilemma.machine.isa import tensormap
 from tilemma.machine.isa.tensormap import TensorMapImage
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.data())

@@ -8,6 +8,8 @@ import pytest
 from tilemma import machine
 from tilemma.errors import TilemmaError
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 LANES = np.arange(32, dtype=np.uint32)
 HEAD = """.version 9.0
 .target {arch}

@@ -12,6 +12,8 @@ from kernels import header
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 COPY = """.visible .entry copy(.param .u64 x, .param .u64 y, .param .u32 sx, .param .u32 sy)
 {
   .reg .b32 %r<4>; .reg .b64 %d<4>;

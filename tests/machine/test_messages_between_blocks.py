@@ -9,6 +9,8 @@ import tilemma as tm
 from tilemma import atomic, foreach, if_, parallel, sync, var
 from tilemma.machine import HazardError
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 @tm.kernel
 def last_adds(

@@ -14,6 +14,8 @@ from ptx_programs import small
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 # Words of `x` are 0, 1, ..; the message is the first 64 bytes.
 MESSAGE = np.arange(16, dtype=np.uint32)
 SETUP = """

@@ -10,6 +10,8 @@ import pytest
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
 # The first thread hands the bytes at x over to the second through the flag at y; SELECT says which these are.

@@ -9,6 +9,8 @@ import pytest
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 HEAD = """.version 9.0
 .target sm_90a
 .address_size 64

@@ -9,6 +9,8 @@ from kernels import header, without
 from tilemma import machine
 from tilemma.machine import HazardError
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 # Thread 0 completes a phase alone, as often as it likes; all threads of `warps` warps wait for each phase.  The
 # barrier marked `step` keeps thread 0 from the next phase until all warps have seen this one.
 WAITERS = (

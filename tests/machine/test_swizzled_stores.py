@@ -12,6 +12,8 @@ import pytest
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 PTX = """.version 8.0
 .target sm_90
 .address_size 64

@@ -9,6 +9,8 @@ import pytest
 
 from tilemma import machine
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 KERNEL = """.version 8.6
 .target sm_90a
 .address_size 64

@@ -15,6 +15,8 @@ from tilemma.machine.program import matrix_batches
 from tilemma.machine.run import Job
 from tilemma.machine.syntax import TYPE_BYTES
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 ATOMICS = [
     *((op, kind) for op in ("add", "min", "max") for kind in ("u32", "s32", "u64", "s64")),
     *((op, "b32") for op in ("and", "or", "xor", "exch", "cas")),
