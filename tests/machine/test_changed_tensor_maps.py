@@ -106,6 +106,16 @@ def test_a_copy_of_a_map_that_one_lane_has_changed_needs_a_barrier() -> None:
     assert "race" in found(two_warps, block=64)
 
 
+@pytest.mark.parametrize("size", [11, 12])
+def test_a_changed_tensor_map_stays_inside_its_array(size: int) -> None:
+    """The map says 12 elements."""
+    args = {"map": machine.TensorMap(np.zeros(16, np.uint32), (16,)), "o": np.zeros(size, np.uint32),
+            "made": np.zeros(32, np.uint32), "out": np.zeros(32, np.uint32)}  # fmt: skip
+    verdict = machine.check(REPLACED, {"grid": 1, "block": 32}, args, schedules=1)
+    assert [h.code for h in verdict.hazards] == ["out-of-bounds"] * (size < 12)
+    assert verdict.ok or "which has 44 bytes" in verdict.render()
+
+
 @pytest.mark.parametrize(("atomicity", "unit"), [(0, 16), (1, 32), (3, 64)])
 def test_the_atomicity_of_a_swizzle_is_changed(
     atomicity: int, unit: int, assembles: Callable[[str, str], None]
