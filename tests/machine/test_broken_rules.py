@@ -80,8 +80,10 @@ CASES: list[tuple[Build, Callable[[str], str], str, str]] = [
     (with_registers, change("count", "dec.sync.aligned.u32 40", "inc.sync.aligned.u32 56"),
      "setmaxnreg-pool", "by a warp that has 64 registers"),
     (wgmma, insert("fence", EARLY_COMMIT), "wgmma-not-uniform", "commits"),
-    (printed, change("format", "cvta.global.u64 %d2, %d2;", "mov.b64 %d2, 64;"), "out-of-bounds", "a string at 0x40"),
-    (plain(SAME_PLACE), change("store", "mov.b32 %r2, 7", "mov.b32 %r2, %t"), "race", "different values by several lanes"),
+    (printed, change("format", "cvta.global.u64 %d2, %d2;", "mov.b64 %d2, 64;"), "out-of-bounds",
+     "a string at 0x40"),
+    (plain(SAME_PLACE), change("store", "mov.b32 %r2, 7", "mov.b32 %r2, %t"), "race",
+     "different values by several lanes"),
     (barrier, change("arrive", "[%r0]", "[%r0], 65"), "mbarrier-arrivals", "65"),
 ]  # fmt: skip
 
@@ -118,5 +120,5 @@ def test_one_thread_of_each_block_of_a_cluster_waits_for_its_copy() -> None:
 def test_the_warps_of_a_product_make_whole_warpgroups() -> None:
     ptx, launch, args = wgmma()
     found = machine.check(ptx, {**launch, "block": 96}, args, schedules=1)
-    assert ["wgmma-not-uniform"] == [h.code for h in found.hazards if h.code.startswith("wgmma")]
+    assert [h.code for h in found.hazards if h.code.startswith("wgmma")] == ["wgmma-not-uniform"]
     assert "do not make a whole warpgroup" in found.render()

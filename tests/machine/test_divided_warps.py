@@ -1,5 +1,5 @@
-"""Every `.aligned` instruction that a part of a warp executes, and every `.sync` one that a lane of its mask does not,
-is reported; executed by the whole warp it is not."""
+"""Every `.aligned` instruction that a part of a warp executes is reported, and every `.sync` one without a lane of
+its mask."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def registers(letter: str, count: int, first: int = 0) -> str:
 
 
 R1, R2, R4, R8 = (registers("r", n, 8) for n in (1, 2, 4, 8))
-# The instruction that comes in front, for all lanes, and the instruction; by target.  %d0 and %r0 are an address of
-# zeros in shared memory, %d1 one in global memory, %r1 all lanes, %r2 zero.
+# The instruction in front of it, for all lanes, and the instruction; by target.  %r0 is an address of zeros in
+# shared memory, %d1 one in global memory, %d2 a descriptor, %r1 all lanes, %r2 zero, %r3 metadata.
 STATEMENTS = {
     "sm_90a": [
         ("", "bar.sync 0;"),
