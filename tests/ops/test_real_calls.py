@@ -19,8 +19,9 @@ def seeds(daily: range) -> list[object]:
     return [*daily, *(pytest.param(s, marks=pytest.mark.slow) for s in NIGHTLY)]
 
 
-# Of f64: rows that are not aligned, and addends.  Of groups of integers with scales and an activation.
-FOUND = 200579, 810552, 810830, 810234
+# Of f64: rows that are not aligned, addends, and extents of whole tiles.  Of groups of integers with scales and an
+# activation.
+FOUND = 200579, 810552, 810830, 96110, 96165, 96418, 810234
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -28,6 +29,16 @@ FOUND = 200579, 810552, 810830, 810234
 def test_chosen_plans_keep_to_registers(seed: int) -> None:
     problem = drawn(seed).imagined()
     assert compiled(problem, plan_of(problem)) == []
+
+
+# Addends in rows and columns, with a bias and an activation; a step of K and less.
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("seed", [400208, 400218, 400350, 402184, 600827])
+def test_all_plans_of_f64_keep_to_registers(seed: int) -> None:
+    problem = drawn(seed).imagined()
+    plans = [e.plan for e in ranked(problem, Hardware())]
+    assert {p.kernel for p in plans} == {"tiles", "ahead"}
+    assert [(str(p), wrong) for p in plans if (wrong := compiled(problem, p))] == []
 
 
 @pytest.mark.parametrize("seed", seeds(DAILY))

@@ -343,11 +343,10 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     values = {**plan.constants, "ACC": problem.acc, "PROMOTE": problem.promote, "GROUPED": problem.grouped}
     values["TS"] = "f64" if problem.acc == "f64" else "f32"
     values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
-    if plan.kernel == "tiles" and plan.groups == 1 and problem.acc == "f64":
-        # ptxas, left alone, takes as many registers and spills more often.  On an H200 11 products took 2 % less
-        # time on average (one of 11 us 6 % more, three of few tiles 5 to 8 % less); for two or three blocks, with
-        # more registers, products of many tiles took 3 to 4 % more.
-        values["BLOCKS"] = 4
+    if problem.acc == "f64":
+        # As many registers as a thread needs.  ptxas, left alone, keeps to those of three or four blocks of 128
+        # threads, and spills up to 40 bytes.
+        values["BLOCKS"] = 1
     if plan.kernel != "pipelined":
         return values
     if plan.by_hand:
