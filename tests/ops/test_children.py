@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from tilemma.ops import children
+from tilemma.ops import children, kept_children
 from tilemma.ops.children import Children
+from tilemma.ops.kept_children import KeptChildren
 
 R = TypeVar("R")
 
@@ -72,12 +74,12 @@ def test_results_do_not_wait_for_children_that_leave(forked: list[int], monkeypa
     """To end takes each of them some 10 ms: they are waited for together, at last."""
     ended: list[list[int]] = []
     end = children._end
+    monkeypatch.setattr(children, "IDLE", 0.3)
     monkeypatch.setattr(children, "_end", lambda pids, seconds: (ended.append(list(pids)), end(pids, seconds)))
-    with closing(Children(lambda x: x, 3, soon(0.3))) as found:
+    with closing(Children(lambda x: x, 3, soon())) as found:
         found.send(1)
-        assert collected(found, soon()) == {1: 1}
-        time.sleep(0.35)
-        # Now each child leaves with the item that it gets.
+        assert collected(found, soon()) == {1: 1} and found.alive == 3
+        time.sleep(0.6)
         for x in (2, 3, 4):
             found.send(x)
         assert not collected(found, soon()) and not found.alive and not ended
@@ -142,8 +144,89 @@ def test_items_that_would_be_late_are_not_started(forked: list[int]) -> None:
     with closing(Children(work, 1, soon(0.3))) as children:
         for x in range(3):
             children.send(x)
-        assert list(collected(children, soon())) == [0] and not children.alive
+        assert list(collected(children, soon())) == [0] and children.alive and not children.waiting
     check_ended(forked)
+
+
+def squared(x: int) -> tuple[int, int]:
+    return x * x, os.getpid()
+
+
+def cubed(x: int) -> tuple[int, int]:
+    return x**3, os.getpid()
+
+
+def slowly_squared(x: int) -> tuple[int, int]:
+    time.sleep(0.2)
+    return squared(x)
+
+
+def test_children_do_the_work_of_several_runs(forked: list[int]) -> None:
+    """Late items and results of one run are no items and results of the next."""
+    with closing(Children(slowly_squared, 2, soon(0.3), range(9))) as children:
+        first = collected(children, soon())
+        assert 1 <= len(first) < 9
+        for x in range(9):
+            children.send(x)
+        for work, power in ((cubed, 3), (squared, 2)):
+            children.begin(work, soon(), range(5))
+            assert {x: y for x, (y, _) in collected(children, soon()).items()} == {x: x**power for x in range(5)}
+        assert children.alive == 2 and len(forked) == 2
+    check_ended(forked)
+
+
+def pids(kept: KeptChildren[int, tuple[int, int]]) -> set[int]:
+    """The children that compute a run."""
+    children = kept.take(slowly_squared, 2, soon())
+    for x in range(4):
+        children.send(x)
+    found = collected(children, soon())
+    kept.keep(children)
+    assert len(found) == 4
+    return {pid for _, pid in found.values()}
+
+
+def test_children_are_kept_for_the_next_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """But not in other surroundings, not in other numbers, and not when one of them has ended."""
+    kept = KeptChildren[int, tuple[int, int]]()
+    first = pids(kept)
+    assert pids(kept) == first
+    monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
+    second = pids(kept)
+    assert not second & first and pids(kept) == second
+    os.kill(min(second), signal.SIGKILL)
+    time.sleep(0.3)
+    third = pids(kept)
+    assert not third & second
+    more = kept.take(squared, 3, soon(), [1])
+    assert more.alive == 3
+    kept.keep(more)
+    kept.end()
+    assert not more.alive
+
+
+def test_kept_children_end_after_a_while(monkeypatch: pytest.MonkeyPatch, forked: list[int]) -> None:
+    monkeypatch.setattr(kept_children, "KEPT", 0.1)
+    kept = KeptChildren[int, tuple[int, int]]()
+    pids(kept)
+    until = soon()
+    while kept._idle is not None and time.perf_counter() < until:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    check_ended(forked)
+
+
+def test_a_fork_leaves_the_children_of_its_parent_alone() -> None:
+    kept = KeptChildren[int, tuple[int, int]]()
+    first = pids(kept)
+    fork = os.fork()
+    if fork == 0:
+        with suppress(BaseException):
+            kept.end()
+        os._exit(0)
+    os.waitpid(fork, 0)
+    assert pids(kept) == first
+    kept.end()
 
 
 def test_a_child_that_is_interrupted_at_once_does_not_go_on(

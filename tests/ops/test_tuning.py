@@ -23,7 +23,7 @@ from tilemma.ops.neighbours import neighbours
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Estimate, Hardware, Plan
 from tilemma.ops.race import Race, copied
-from tilemma.ops.tuning import MARGIN, MARGIN_OF_PARTS, Search, measured, winner
+from tilemma.ops.tuning import MARGIN, MARGIN_OF_PARTS, MARGIN_OF_SHORT, Search, measured, winner
 from tilemma.runtime import DeviceArray, DriverError, cuda_device, cudadriver
 from tilemma.runtime.arrays import ArrayRef, describe
 
@@ -58,10 +58,9 @@ def test_plans_that_would_be_late_are_not_compiled(
     monkeypatch.setattr(compiling, "time", clock)
     monkeypatch.setattr(compiling, "WAITING", 1)
     monkeypatch.setattr(compiling, "launches_of", launches)
-    monkeypatch.setattr(compiling, "calls_of", lambda problem, plan: ([plan], {}))
+    monkeypatch.setattr(compiling, "calls_of", lambda problem, plan, work: ([plan], work))
     wanted = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in range(20)]
-    problem: Any = None
-    compiler, found = compiling.Threads(problem, 1.5), []
+    compiler, found = compiling.Threads(problem(70, 80, 301), 1.5), []
     for plan in wanted:
         compiler.send(plan)
         found += [(x.plan, x.launches()) for x in compiler.receive(1.5)]
@@ -236,6 +235,38 @@ def test_rounds_end_with_the_time() -> None:
         race.enter([compiling.Compiled(plan)])
         for deadline, rounds in ((0.0, 3), (time.perf_counter() + 60, 7)):
             assert len(race.run([plan], 7, deadline, single=True)[plan]) == rounds
+
+
+class PacedDriver(FakeDriver):
+    """A device whose launches take as many seconds as `pace` says."""
+
+    pace = iter(())
+
+    def elapsed(self, start: Any, stop: Any) -> float:
+        return next(self.pace)
+
+
+def test_slow_plans_have_no_further_rounds() -> None:
+    plans = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in (21, 22)]
+    driver = PacedDriver()
+    with cudadriver.using(driver):
+        race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None)
+        race.enter([compiling.Compiled(x) for x in plans])
+        # The order of a round is random: the plans take their times in it.
+        race.turns.sample = lambda x, _: sorted(x, key=lambda y: y[0].raster)  # type: ignore[method-assign]
+        driver.pace = iter((1.0, 1.05, 1.0, 1.2, 1.0))
+        assert race.run(plans, 3, 60.0, within=1.1) == {plans[0]: [1.0] * 3, plans[1]: [1.05, 1.2]}
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_nothing_is_measured_after_the_end(single: bool) -> None:
+    """A plan without times does not win."""
+    plan = Plan("tiles", (64, 64, 64), 1, raster=21)
+    with cudadriver.using(FakeDriver()):
+        race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None, end=0.0)
+        race.enter([compiling.Compiled(plan)])
+        assert race.run([plan], 7, 60.0, single) == {plan: []}
+    assert winner({plan: [[0.9] * 9, []]}) is None and winner({plan: [[]]}) is None
 
 
 def test_operands_that_are_read_backwards_are_not_copied() -> None:
@@ -421,14 +452,15 @@ def test_a_host_that_is_always_late_is_timed_nevertheless() -> None:
         assert race.run([plan], 3, 0.0, single=True)[plan] == [9.0] * 3
 
 
-def test_plans_in_parts_have_to_be_faster_by_more() -> None:
+def test_plans_in_parts_and_short_calls_have_to_be_faster_by_more() -> None:
     p, whole = problem(512, 512, 4096), Plan("pipelined", (64, 64, 64), 1)
     parts = replace(whole, split=4)
-    for first, plan in ((whole, whole), (whole, parts), (parts, whole)):
-        search = Search(p, [Estimate(first, 1e-5, "")], None, contextlib.ExitStack())
-        wanted = MARGIN if first == plan else MARGIN_OF_PARTS
-        assert search._margin(plan) == wanted
-    assert MARGIN < MARGIN_OF_PARTS
+    for seconds in (3e-5, 1e-5):
+        for first, plan in ((whole, whole), (whole, parts), (parts, whole)):
+            search = Search(p, [Estimate(first, seconds, "")], None, contextlib.ExitStack())
+            wanted = MARGIN_OF_SHORT if seconds < 2e-5 else MARGIN if first == plan else MARGIN_OF_PARTS
+            assert search._margin(plan) == wanted
+    assert MARGIN < MARGIN_OF_PARTS < MARGIN_OF_SHORT
 
 
 def test_a_plan_wins_where_it_is_faster_beyond_doubt() -> None:

@@ -10,20 +10,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
 from tilemma import dtypes
 from tilemma.errors import TilemmaError
 from tilemma.kernels import Kernel, best_arch
-from tilemma.ops.children import Children, cores
+from tilemma.ops.children import cores
+from tilemma.ops.kept_children import KeptChildren
 from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
 from tilemma.ops.steps import steps, workspaces
 from tilemma.ops.transfer import Made, adopt, make
-from tilemma.ops.workspace import allocate
+from tilemma.ops.workspace import allocate, rooms
 from tilemma.runtime import PreparedLaunch, assembly_arch, cuda_device
 from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
@@ -34,6 +35,8 @@ AHEAD = 3
 # Where children see the arrays that only a plan needs: at multiples of this, each at its own.
 NOWHERE = 1 << 40
 
+# Arrays that plans work in, by name, shape and type.
+Rooms = dict[tuple[str, tuple[int, ...], str], Any]
 Calls = list[tuple[Kernel, tuple[Any, ...], dict[str, Any]]]
 
 
@@ -74,9 +77,9 @@ class Forked:
     def __init__(self, problem: Problem, count: int, deadline: float, plans: Sequence[Plan]) -> None:
         device = cuda_device(problem.lhs.device[1])
         target = best_arch(device.compute_capability)
-        work = partial(_make, problem, target, assembly_arch(target, device))
-        self._problem, self._room = problem, count + AHEAD
-        self._children: Children[Plan, list[Made] | str] = Children(work, count, deadline, plans)
+        work = partial(_make, _unowned(problem), target, assembly_arch(target, device))
+        self._problem, self._room, self._rooms = problem, count + AHEAD, Rooms()
+        self._children = _children.take(work, count, deadline, plans)
 
     @property
     def room(self) -> int:
@@ -98,18 +101,31 @@ class Forked:
             if isinstance(made, str):
                 found.append(Compiled(plan, error=made))
                 continue
-            calls, work, error = _with_work(self._problem, plan)
+            calls, work, error = _with_work(self._problem, plan, self._rooms)
             for (kernel, *_), each in zip(calls, made, strict=not error):
                 adopt(kernel, each)
             found.append(Compiled(plan, work, partial(launches_of, calls), error))
         return found
 
     def stop(self) -> None:
-        """Compile no more; `close` waits until nothing of it is left."""
-        self._children.stop()
+        """Compile no more: what children have not begun would be late."""
 
     def close(self) -> None:
-        self._children.close()
+        _children.keep(self._children)
+
+
+def _unowned(problem: Problem) -> Problem:
+    """``problem`` without the objects that keep its arrays alive."""
+
+    def unowned(x: ArrayRef | None) -> ArrayRef | None:
+        return None if x is None else x._replace(owner=None)
+
+    found: dict[str, Any] = {
+        x: unowned(getattr(problem, x)) for x in ("lhs", "rhs", "out", "c", "bias", "offsets")
+    }
+    for name, scale in (("left", problem.left), ("right", problem.right)):
+        found[name] = replace(scale, array=unowned(scale.array))
+    return replace(problem, **found)
 
 
 def _make(problem: Problem, target: str, where: str, plan: Plan) -> list[Made] | str:
@@ -127,11 +143,20 @@ def _make(problem: Problem, target: str, where: str, plan: Plan) -> list[Made] |
         return _reason(e)
 
 
-def _with_work(problem: Problem, plan: Plan) -> tuple[Calls, Mapping[str, Any], str]:
+_children: KeptChildren[Plan, list[Made] | str] = KeptChildren()
+
+
+def _with_work(problem: Problem, plan: Plan, known: Rooms) -> tuple[Calls, Mapping[str, Any], str]:
     """`calls_of`, and what is wrong with the plan: the device may have no room for its arrays, besides those of
-    other plans.  Libraries raise a RuntimeError or a MemoryError then."""
+    other plans, which are ``known``: plans run one after another, and write the arrays before they read them.
+    Libraries raise a RuntimeError or a MemoryError then."""
+    planned = transposed_product(problem) if plan.swap else problem
     try:
-        return *calls_of(problem, plan), ""
+        for name, spec in workspaces(planned, plan).items():
+            if (name, *spec) not in known:
+                known[name, *spec] = rooms({name: spec}, problem.lhs)[name]
+        work = {name: known[name, *spec] for name, spec in workspaces(planned, plan).items()}
+        return *calls_of(problem, plan, work), ""
     except (TilemmaError, RuntimeError, MemoryError) as e:
         return [], {}, _reason(e)
 
@@ -151,6 +176,7 @@ class Threads:
     apart: ClassVar[bool] = False
     _sent: deque[Plan] = field(default_factory=deque)
     _longest: float = 0.0
+    _rooms: Rooms = field(default_factory=Rooms)
 
     @property
     def room(self) -> int:
@@ -170,7 +196,7 @@ class Threads:
             begin = time.perf_counter()
             while self.waiting and len(found) < WAITING:
                 plan = self._sent.popleft()
-                calls, work, error = _with_work(self.problem, plan)
+                calls, work, error = _with_work(self.problem, plan, self._rooms)
                 found.append((plan, work, [pool.submit(launches_of, [call]) for call in calls], error))
             for _, _, each, _ in found:
                 futures.wait(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,10 +22,10 @@ from tilemma.runtime import Device, PreparedLaunch, cuda_device
 from tilemma.runtime.arrays import ArrayRef, stream_source
 from tilemma.runtime.cudadriver import Driver, DriverError
 
-# The fewest rounds of a measurement; those before the first that counts.
+# The fewest rounds of a measurement; those of single calls before the first that counts.
 FEWEST, WARMING = 3, 1
 # At most so many copies of the arrays besides the caller's, and bytes of all; copies where so many would fit
-# in half of the L2 cache.
+# in an eighth of the L2 cache: what a call finds there depends on their number where they would fill a half.
 COPIES, SPREAD, CACHED = 11, 120 << 20, 3
 # Copies start at the same place within a page as the caller's arrays, small ones within a smaller unit.
 PAGE, UNIT = 2 << 20, 512
@@ -51,7 +52,8 @@ class Contestant:
 
 @dataclass
 class Race:
-    """Plans for ``problem``, timed one call at a time or ``calls``, these on it and on ``copies`` of its operands.
+    """Plans for ``problem``, timed one call at a time or ``calls``, these on it and on ``copies`` of its operands,
+    until ``end`` (perf_counter).
 
     ``say``: prints why a plan cannot run.  Many calls are a graph: the host takes longer to launch small ones.  It
     is replayed twice, and the second time counts: as in a program, the L2 cache holds what the calls before have
@@ -63,6 +65,7 @@ class Race:
     calls: int
     advance: Callable[[], None]
     say: Callable[[str], None]
+    end: float = math.inf
     ready: dict[Plan, Contestant] = field(default_factory=dict)
     # How often the device does what goes before a sequence of calls, and a single one.
     ahead: dict[bool, int] = field(default_factory=lambda: {False: 1, True: 1})
@@ -124,28 +127,31 @@ class Race:
                     self.device.driver.forget(each.graph)
 
     def run(
-        self, plans: Sequence[Plan], rounds: int, deadline: float, single: bool = False
+        self, plans: Sequence[Plan], rounds: int, deadline: float, single: bool = False, within: float = math.inf
     ) -> dict[Plan, list[float]]:
         """The times of a call by each plan, of all calls or a ``single`` one, in rounds that run each plan once;
-        `FEWEST` rounds at least.
+        `FEWEST` rounds at least, or those that can be done until the `end`.  Plans that take more than ``within``
+        times as long as the first one have no further rounds.
 
         Each round has another order: the same kernel took up to 1 % more or less time behind another one.
         """
         times: dict[Plan, list[float]] = {p: [] for p in plans}
         starters = {p: self._starter(p, single) for p in plans}
-        calls = 1 if single else self.calls
         driver = self.device.driver
         stream = stream_source(self.problem.lhs)()
         with self.device.active():
             driver.synchronize(stream)
             place, size = _room(driver, max(self.device.l2_bytes, 1)) if single else (0, 0)
+            empty = partial(self._empty, place, size) if single else None
             try:
-                for number in range(-WARMING, rounds):
-                    for plan, starter in self.turns.sample(list(starters.items()), len(starters)):
-                        ahead = partial(self._empty, place, size) if single else starter
-                        seconds = self._timed(ahead, starter, single, stream)
-                        if number >= 0:
-                            times[plan].append(seconds / calls)
+                for number in range(-WARMING if single else 0, rounds):
+                    found = self._round(starters, empty, stream)
+                    if found is None:
+                        break
+                    for plan, seconds in found.items() if number >= 0 else ():
+                        times[plan].append(seconds)
+                        if seconds > within * found[plans[0]]:
+                            del starters[plan]
                     self.advance()
                     if number >= FEWEST - 1 and time.perf_counter() > deadline:
                         break
@@ -153,6 +159,18 @@ class Race:
                 if single:
                     driver.free(place)
         return times
+
+    def _round(
+        self, starters: Mapping[Plan, Callable[[int], None]], empty: Callable[[int], None] | None, stream: int
+    ) -> dict[Plan, float] | None:
+        """The time of a call by each plan, ``empty`` before single ones; None if it is the `end` before."""
+        found = {}
+        for plan, starter in self.turns.sample(list(starters.items()), len(starters)):
+            if time.perf_counter() > self.end:
+                return None
+            seconds = self._timed(empty or starter, starter, empty is not None, stream)
+            found[plan] = seconds if empty else seconds / self.calls
+        return found
 
     def _empty(self, place: int, size: int, stream: int) -> None:
         """Empty the L2 cache, behind some launches."""
@@ -209,7 +227,7 @@ def copied(problem: Problem) -> Iterator[list[Problem]]:
     rooms = [cdiv(_span(x), unit) * unit + unit for x, unit in zip(arrays, units, strict=True)]
     device = cuda_device(problem.lhs.device[1])
     size = sum(map(_span, arrays))
-    most = CACHED if 2 * COPIES * size < device.l2_bytes else COPIES
+    most = CACHED if 8 * COPIES * size < device.l2_bytes else COPIES
     count = min(most, cdiv(SPREAD, max(1, size)) - 1)
     if count < 1 or any(s < 0 for x in arrays for s in x.strides):
         yield []

@@ -20,17 +20,23 @@ class Made:
 
 
 def make(target: str, where: str, kernel: Kernel, args: tuple[Any, ...], constants: Mapping[str, Any]) -> Made:
-    """Compile ``kernel`` for a call with CUDA arrays, and assemble it for ``where``, without a use of the GPU."""
+    """Compile ``kernel`` for a call with CUDA arrays, and assemble it for ``where``, without a use of the GPU.
+
+    The kernel forgets the results: the parent may not get them, and asks for them again then.
+    """
     known = kernel._known
     before = {*known.ready, *known.signatures}
     _, bound, _ = kernel.on("cuda")._bind(args, constants)
     facts = facts_of({a.name: bound.array(a.name) for a in bound.launch.arrays})
     kernel.ready(target, facts, assemble_for=where, sizes=bound.names, **constants)
     ready = [(key, found) for key, found in known.ready.items() if key not in before]
-    return Made(
-        tuple((key, found) for key, found in known.signatures.items() if key not in before),
-        tuple((key, replace(found, cubin=found.assembled(where))) for key, found in ready),
-    )
+    signatures = tuple((key, found) for key, found in known.signatures.items() if key not in before)
+    made = Made(signatures, tuple((key, replace(found, cubin=found.assembled(where))) for key, found in ready))
+    for key, _ in signatures:
+        del known.signatures[key]
+    for key, _ in ready:
+        del known.ready[key]
+    return made
 
 
 def adopt(kernel: Kernel, made: Made) -> None:

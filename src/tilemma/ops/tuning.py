@@ -31,10 +31,13 @@ MEASURED, FASTEST = 40, 4
 # Seconds after the begin: no plan that would be ready later is compiled, but the model's choice is awaited until
 # the second; the last are measured until the third, at least as long as this.
 SEARCHING, WAITING, MEASURING, LEAST = 1.42, 1.65, 1.8, 0.1
-# Seconds that measurements of the search may last longer: children end at the same time.
+# Seconds after the begin when nothing more is measured, whatever it is for: a busy host is late.
+END = 1.86
+# Seconds that measurements of the search may last longer.
 LATE = 0.15
-# Plans that are timed together; rounds of the first measurements, in at most so many seconds.
-TOGETHER, TRIAL, TRYING = 6, 5, 0.1
+# Plans that are timed together; rounds of the first measurements, of sequences and of single calls, in at most so
+# many seconds; how many times as long as the model's choice a plan takes that is not timed again.
+TOGETHER, TRIAL, TRYING, SLOWER = 6, {False: 3, True: 5}, 0.1, 1.1
 # Of the plans that may be the fastest so many are timed again while others are compiled, in so many rounds at a
 # time, until they have been timed so often; more of their time than this over the least is not.
 AGAIN, SHORT, ENOUGH, NEAR = 4, 4, 40, 1.02
@@ -49,6 +52,8 @@ QUICK = 4e-5
 # Of plans for 71 products that seemed 0.7 to 1.5 % faster at last, 5 of 50 were more than 1 % slower when timed
 # again, of those that seemed 1.5 % faster and more 1 of 121.
 MARGIN, MARGIN_OF_PARTS, MARGIN_OF_BATCHES = 0.01, 0.015, 0.015
+# The same where single calls of less than `SLOW` count: their medians of seven change by 2 % from time to time.
+MARGIN_OF_SHORT = 0.02
 # Standard deviations, of as many coins as there are rounds, by which a plan has to win more rounds than it loses
 # in one way to measure; how much slower it may be in the others beyond doubt.
 CERTAIN, UNSURE = 2.5, 0.005
@@ -89,6 +94,7 @@ def measured(problem: Problem, found: Sequence[Estimate], quiet: bool = False, s
             problem, copies, calls,
             lambda: progress.update(task, completed=time.perf_counter() - begin),
             lambda text: console.print(text, markup=False),
+            begin + END,
         )  # fmt: skip
         alive.callback(contest.close)
         search = Search(problem, found, contest, alive)
@@ -144,7 +150,6 @@ class Search:
         """Compile and time plans until ``deadline`` (perf_counter); await the model's choice until ``last``."""
         wanted = self._wanted()
         compiler = compiling.compiler(self.problem, deadline, wanted)
-        # To bury children takes some 10 ms each: they end while the last plans are measured.
         self.alive.callback(compiler.close)
         # Results need not wait for collections, which take long in a program with many objects.
         with collection_paused():
@@ -174,22 +179,24 @@ class Search:
             elif not more:
                 return
             elif again:
-                self._time(again, SHORT, deadline)
+                self._time(again, dict.fromkeys(TRIAL, SHORT), deadline)
 
     @cached_property
     def _first_ways(self) -> tuple[bool, ...]:
         """The ways to measure in the search: all, where many calls do not take long."""
         return self.ways if self.found[0].seconds < QUICK else self.ways[:1]
 
-    def _time(self, plans: Sequence[Plan], rounds: int, deadline: float) -> None:
+    def _time(self, plans: Sequence[Plan], rounds: Mapping[bool, int], deadline: float) -> None:
         """Time those of ``plans`` that take no longer than `LATE` seconds after ``deadline``."""
         begin = time.perf_counter()
         plans = plans[: max(0, int((deadline + LATE - begin) / self.longest))]
         all_of = [self.first, *plans]
-        found = [self.race.run(all_of, rounds, begin + TRYING, single) for single in self._first_ways]
+        found = [self.race.run(all_of, rounds[x], begin + TRYING, x, SLOWER) for x in self._first_ways]
         for plan in plans:
             each = (_over(times[plan], times[self.first]) for times in found)
-            self.ratios.setdefault(plan, []).extend(statistics.fmean(x) for x in zip(*each, strict=False))
+            ratios = [statistics.fmean(x) for x in zip(*each, strict=False)]
+            if ratios:
+                self.ratios.setdefault(plan, []).extend(ratios)
         self.longest = max(self.longest, (time.perf_counter() - begin) / (1 + len(plans)))
 
     def _ordered(self) -> list[tuple[float, Plan]]:
@@ -237,13 +244,16 @@ class Search:
 
     def _margin(self, plan: Plan) -> float:
         """How much faster than the model's choice ``plan`` has to be."""
+        if True in self.ways and self.found[0].seconds < SLOW:
+            return MARGIN_OF_SHORT
         if self.problem.batch > 1:
             return MARGIN_OF_BATCHES
         return MARGIN_OF_PARTS if max(plan.split, self.first.split) > 1 else MARGIN
 
 
 def _over(times: Sequence[float], base: Sequence[float]) -> list[float]:
-    return [x / y for x, y in zip(times, base, strict=True)]
+    # Slow plans are timed less often.
+    return [x / y for x, y in zip(times, base, strict=False)]
 
 
 def _mean(ratios: Sequence[Sequence[float]]) -> float:
@@ -258,6 +268,8 @@ def winner(
     times the ``ratios`` are over, by more than its ``margin``, beyond doubt, and in no way slower."""
     for plan in sorted(ratios, key=lambda p: _mean(ratios[p])):
         each = ratios[plan]
+        if not all(each):
+            continue
         faster = _mean(each) < 1 - margin(plan) and all(statistics.median(x) < 1 for x in each)
         sure = [_surely(x) for x in each]
         if faster and min(sure) < 1 and max(sure) < 1 + UNSURE:
