@@ -32,7 +32,8 @@ def call(
 ) -> TypedCase:
     """A call of operands with K contiguous, with a bias and relu or without an ``epilogue``.
 
-    ``scales``: "rows" or "blocks"; groups have 0, 5, .. rows."""
+    ``scales``: "rows", "blocks", "blocks of lhs", or "turned" blocks, whose steps are neighbours in memory; groups
+    have 0, 5, .. rows."""
     m, n, k = shape
     grouped = function == "grouped_matmul"
     arrays: dict[str, Any] = {"a": testing.random_array((m, k), types[0], 0).copy(order=order)}
@@ -43,10 +44,15 @@ def call(
     if scales:
         steps, blocks = -(-k // 128), -(-n // 128)
         forms = {"rows": ((m, 1), (1, n)), "blocks": ((steps, m), (steps, blocks))}
-        forms["blocks of lhs"] = (steps, -(-m // 128)), (steps, n)
+        forms |= {"blocks of lhs": ((steps, -(-m // 128)), (steps, n)), "turned": forms["blocks"]}
         left, right = (np.abs(testing.random_array(f, "f32", 7)) + np.float32(0.1) for f in forms[scales])
         arrays["scale_a"] = left if scales == "rows" else left.T
         arrays["scale_b"] = np.broadcast_to(right, (3, *right.shape)).copy() if grouped else right
+        if scales == "turned":
+            room = np.zeros((*arrays["scale_b"].shape[:-2], blocks, -(-steps // 4) * 4), np.float32)
+            turned = np.swapaxes(room[..., :steps], -1, -2)
+            turned[...] = arrays["scale_b"]
+            arrays["scale_b"] = turned
     if epilogue:
         arrays["bias"] = testing.random_array((n,), "f32", 3)
         options["activation"] = "relu"
@@ -127,6 +133,30 @@ VARIANTS: dict[str, tuple[Plan, TypedCase]] = {
     "blocks whose scales are read from memory": (
         SMALL,
         call("scaled_matmul", (73, 144, 272), (E4, E4), "bf16", "blocks"),
+    ),
+    "blocks whose steps are neighbours": (
+        SMALL,
+        call("scaled_matmul", (72, 144, 656), (E4, E4), "bf16", "turned"),
+    ),
+    "blocks whose steps are neighbours in wide tiles of a pair": (
+        replace(SMALL, tile=(128, 256, 128), groups=2, grid=1, store="tma", cluster=(2, 1)),
+        call("scaled_matmul", (136, 512, 272), (E4, E4), "bf16", "turned"),
+    ),
+    "blocks whose steps are neighbours, swapped": (
+        replace(SMALL, tile=(128, 16, 128), groups=2, swap=True),
+        call("scaled_matmul", (20, 200, 272), (E4, E4), "bf16", "turned"),
+    ),
+    "blocks whose steps are neighbours there and back": (
+        replace(SMALL, grid=3, raster=1, back=True),
+        call("scaled_matmul", (136, 200, 656), (E4, E4), "bf16", "turned"),
+    ),
+    "blocks whose steps are neighbours in parts": (
+        replace(SMALL, split=2),
+        call("scaled_matmul", (72, 80, 1104), (E4, E4), "bf16", "turned"),
+    ),
+    "groups of blocks whose steps are neighbours": (
+        SMALL,
+        call("grouped_matmul", (80, 200, 656), (E4, E4), "bf16", "turned"),
     ),
     "blocks without rings": (
         Plan("tiles", (64, 64, 128), 1),

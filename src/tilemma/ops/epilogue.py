@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scales of one operand: an array [batch, steps, extent].
+    """The scales of one operand: an array [batch, steps, extent], or where TMA brings them [batch, extent, steps].
 
     ``kind``: "tensor" (one number), "vector" (one for each row of lhs, or column of rhs), "steps" (one for each of
     these and each `BLOCK` of K), "blocks" (one for `BLOCK` of them and `BLOCK` of K), or "" for none.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilemma import apply, foreach, mma, select, trigger, var, wait
-from tilemma.ops.epilogue import BLOCK, Place
-from tilemma.ops.ring import QUAD, Operand, PipelineState
+from tilemma.ops.epilogue import Place
+from tilemma.ops.ring import Operand, PipelineState
 from tilemma.ops.sums import promoted
 
 # The widest part of a tile whose products are summed apart: registers hold no more beside the sums.
@@ -80,7 +80,7 @@ class MainLoop:
                 part = mma.fill(self.zero, self.acc, fast=True)
                 self._multiply(part, h)
                 if h == 0:
-                    self._from_ring(slot, down, blocks)
+                    self._from_ring(slot, self._step(k, begin, end), down, blocks)
                 last = h == self.parts - 1
                 if last and self.b.scale.kind != "steps":
                     mma.wait(0)
@@ -95,8 +95,8 @@ class MainLoop:
             self.used.advance()
         return sums
 
-    def _from_ring(self, slot: Any, down: Any, blocks: list[list[Any]]) -> None:
-        """Read the scales of a step that have come with its tiles."""
+    def _from_ring(self, slot: Any, k: Any, down: Any, blocks: list[list[Any]]) -> None:
+        """Read the scales of step ``k`` that have come with its tiles."""
         if self.a.scale.kind == "steps" and self.a.scales is not None:
             first = self.part * self.rows + self.shift[0]
             mma.load(self.a.scales[slot].view(self.rows).from_(first), into=down)
@@ -107,9 +107,8 @@ class MainLoop:
         )
         for operand, start, mine, width in starts:
             if operand.scale.kind == "blocks" and operand.scales is not None:
-                first = start // BLOCK // QUAD * QUAD
                 for h, found in enumerate(blocks):
-                    found.append(var(operand.scales[slot][(start + mine + h * width) // BLOCK - first]))
+                    found.append(var(operand.block_scale(slot, start, start + mine + h * width, k)))
 
     @property
     def _by_rows(self) -> bool:

@@ -81,6 +81,16 @@ def packs(p: Problem) -> Iterator[tuple[str, ...]]:
         yield (*needed, *far)
 
 
+def brought(scale: Scaling) -> Scaling:
+    """``scale`` as TMA can bring it with the tiles: blocks whose steps are neighbours in memory as [batch, extent,
+    steps]."""
+    x = scale.array
+    if scale.kind != "blocks" or x is None or aligned(x) or not aligned(transposed(x)):
+        return scale
+    return replace(scale, array=transposed(x), turned=True)
+
+
 def far_scales(scale: Scaling) -> bool:
     """Whether the scales of each step are read from memory, because TMA cannot bring them with the tiles."""
-    return scale.stepwise and scale.array is not None and not aligned(scale.array)
+    found = brought(scale).array
+    return scale.stepwise and found is not None and not aligned(found)

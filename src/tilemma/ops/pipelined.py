@@ -113,7 +113,7 @@ def matmul_by_hand(
     WARP_M=64, TILE_N=256, TILE_K=64, GROUPS=2, STAGES=4, RASTER=8, GRID=132, SPLIT=1,
     CLUSTER_M=1, CLUSTER_N=1, SHARE=True, ONCE=False, BACK=False, TURNS=False, QUEUE=False,
     STORE="tma", LOADED=0, INSIDE=False, PROMPT=False, STREAMED="", KEPT=False, OVERLAP=True,
-    SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS=False, RING_RHS=False, GROUPED="", HALVES=False,
+    SCALE_LHS="", SCALE_RHS="", PROMOTE=False, RING_LHS="", RING_RHS="", GROUPED="", HALVES=False,
     WORDS=1, WORD1=1, BESIDE=1, BELOW=1,
     # The epilogue.
     SCALE=False, ADDEND="", ALONG="", ACTIVATION="",
@@ -127,7 +127,8 @@ def matmul_by_hand(
     ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: a tile has so many rows of lhs, and
     zeros besides.  INSIDE: the last tiles end at the edges, and are stored to ``beside``, ``below`` and ``corner``
     (`edges`).  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
-    read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles.  ONCE: there are no more
+    read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles, from arrays of "steps", or
+    "turned", [batch, extent, steps].  ONCE: there are no more
     tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
     number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
     of K, so that the data read last are read again while the L2 cache has them.  TURNS: in each
@@ -166,17 +167,17 @@ def matmul_by_hand(
         more = [event(STAGES) for _ in range(1, PARTED)]
         empty = event(STAGES, ready=True)
         lhs_s, rhs_s = ring(TL, LHS, TILE_M, TILE_K, STAGES), ring(TR, RHS, TILE_N, TILE_K, STAGES)
-        left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows") if RING_LHS else None
-        right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns") if RING_RHS else None
+        left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows", RING_LHS)
+        right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns", RING_RHS)
         usual = "last" if KEPT else None
         evictions = {name: "first" if name == STREAMED else usual for name in ("lhs", "rhs")}
         a = Operand(
             lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s, loaded=LOADED,
-            evict=evictions["lhs"],
+            evict=evictions["lhs"], turned=RING_LHS == "turned",
         )  # fmt: skip
         b = Operand(
             rhs, rhs_s, RHS, TILE_N, TILE_K, RHS_BATCH != 1, shares and CLUSTER_M > 1, right, right_s, PARTED,
-            evict=evictions["rhs"],
+            evict=evictions["rhs"], turned=RING_RHS == "turned",
         )  # fmt: skip
         if STORE == "turned":
             out_s = shared(TO, TILE_N // PARTED, TILE_M)

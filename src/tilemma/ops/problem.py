@@ -33,10 +33,12 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The scales of an operand: ``kind`` is that of `epilogue.Scale`, ``array`` is [batch, steps, extent]."""
+    """The scales of an operand: ``kind`` is that of `epilogue.Scale`, ``array`` is [batch, steps, extent], or
+    [batch, extent, steps] if ``turned``."""
 
     kind: Literal["", "tensor", "vector", "steps", "blocks"] = ""
     array: ArrayRef | None = None
+    turned: bool = False
 
     @property
     def final(self) -> bool:

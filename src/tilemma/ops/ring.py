@@ -10,6 +10,8 @@ from tilemma.ops.epilogue import BLOCK, Scale
 
 # Scales of blocks that come with a tile: TMA writes to multiples of 128 bytes.
 BLOCKS = 32
+# The same where steps are neighbours: blocks, each with as many steps as 16 bytes have.
+TURNED_BLOCKS = 8
 # f32 numbers in the 16 bytes at multiples of which TMA starts to read.
 QUAD = 4
 
@@ -38,10 +40,10 @@ class Operand:
 
     ``major``: "row" where the depth is contiguous.  ``batched``: there is a matrix for each batch.  ``shared``:
     the blocks of a cluster need the same tile; each loads a part of it and multicasts it to all of them.
-    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows.  ``pieces``: the
-    tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more rows.  ``loaded``, if not 0:
-    so many rows of the array belong to a tile, a multiple of 8; the tile's further rows are not loaded.
-    ``evict``: see `tma.copy`.
+    ``scale``: those that go through ``scales``, the numbers of one step for the tile's rows; ``turned``: those of
+    a few steps.  ``pieces``: the tile's rows are loaded in so many pieces.  ``narrow``: the ring's tiles have more
+    rows.  ``loaded``, if not 0: so many rows of the array belong to a tile, a multiple of 8; the tile's further
+    rows are not loaded.  ``evict``: see `tma.copy`.
     """
 
     array: Any
@@ -57,6 +59,7 @@ class Operand:
     narrow: bool = False
     loaded: int = 0
     evict: str | None = None
+    turned: bool = False
 
     def issue_load(
         self, batch: Any, tile: Any, k: Any, slot: Any, filled: Any, begin: Any = None, piece: int = 0
@@ -86,13 +89,24 @@ class Operand:
         tma.copy(there, room, async_=filled, multicast=self.shared, evict=self.evict)
         if self.scales is not None and piece == 0:
             which = batch if self.scale.batched else 0
-            if self.scale.kind == "blocks":
-                first, count = start // BLOCK // QUAD * QUAD, BLOCKS
+            if self.turned:
+                place = which, start // BLOCK, k // QUAD * QUAD
+                source = self.scale.array.view(1, TURNED_BLOCKS, QUAD).from_(*place).sqz()
             else:
-                first = start if begin is None else start // QUAD * QUAD
-                count = scales_of(self.rows, begin is not None)
-            source = self.scale.array.view(1, 1, count).from_(which, k, first).sqz()
+                if self.scale.kind == "blocks":
+                    first, count = start // BLOCK // QUAD * QUAD, BLOCKS
+                else:
+                    first = start if begin is None else start // QUAD * QUAD
+                    count = scales_of(self.rows, begin is not None)
+                source = self.scale.array.view(1, 1, count).from_(which, k, first).sqz()
             tma.copy(source, self.scales[slot], async_=filled)
+
+    def block_scale(self, slot: Any, start: Any, row: Any, k: Any) -> Any:
+        """The scale in ``slot``, which has step ``k`` of the tile that starts at ``start``, of the block of
+        ``row``."""
+        if self.turned:
+            return self.scales[slot][row // BLOCK - start // BLOCK, k % QUAD]
+        return self.scales[slot][row // BLOCK - start // BLOCK // QUAD * QUAD]
 
     def load(self, slot: Any, part: Any, rows: int) -> Any:
         """Rows part * rows to (part + 1) * rows of the tile in ``slot``."""
@@ -114,7 +128,12 @@ def scales_of(rows: int, divided: bool) -> int:
     return -(-(rows + (QUAD if divided else 0)) // 32) * 32
 
 
-def scale_ring(scale: Scale, rows: int, stages: int, divided: bool) -> Any:
-    """Shared memory for the scales that come with ``stages`` tiles of an operand."""
+def scale_ring(scale: Scale, rows: int, stages: int, divided: bool, way: str) -> Any:
+    """Shared memory for the scales that come with ``stages`` tiles of an operand, from an array of "steps" or one
+    that is "turned"; "": they do not come."""
+    if not way:
+        return None
+    if way == "turned":
+        return shared("f32", TURNED_BLOCKS, QUAD, copies=stages)
     count = scales_of(rows, divided) if scale.kind == "steps" else BLOCKS
     return shared("f32", count, copies=stages)

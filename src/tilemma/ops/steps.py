@@ -15,7 +15,14 @@ from tilemma.lang.pipeline import Pipeline
 from tilemma.ops import long_k
 from tilemma.ops.batch_plans import AHEAD
 from tilemma.ops.edges import parts as parts_of
-from tilemma.ops.operand_layouts import by_columns, far_scales, must_transpose, transposed, transposed_product
+from tilemma.ops.operand_layouts import (
+    brought,
+    by_columns,
+    far_scales,
+    must_transpose,
+    transposed,
+    transposed_product,
+)
 from tilemma.ops.plan import Plan
 from tilemma.ops.problem import UNSCALED, Epilogue, Offsets, Problem, Scaling
 from tilemma.ops.resident_plans import lines_of
@@ -242,6 +249,8 @@ def _product(problem: Problem, plan: Plan, at: Offsets, work: Mapping[str, Array
     if plan.kernel == "resident":
         yield _resident(problem, plan, (*operands, out))
         return
+    if plan.by_hand:
+        problem = replace(problem, left=brought(problem.left), right=brought(problem.right))
     missing = absent(problem, (problem.batch, 1, 1)), absent(problem, (1, 1))
     c = missing[0] if problem.c is None else (part(problem.c, at[2]), ("c", at[2]))
     bias = missing[1] if problem.bias is None else (part(problem.bias, 0), ("bias", 0))
@@ -350,9 +359,9 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     if plan.kernel != "pipelined":
         return values
     if plan.by_hand:
-        values |= {
-            f"RING_{n}HS": x.stepwise and not far_scales(x) for n, x in (("L", problem.left), ("R", problem.right))
-        }
+        for name, x in (("LHS", problem.left), ("RHS", problem.right)):
+            way = "turned" if x.turned else "steps"
+            values[f"RING_{name}"] = way if x.stepwise and not far_scales(x) else ""
     else:
         values["EARLY"] = True
         if problem.grouped:
@@ -381,13 +390,12 @@ _EXTENTS = {"": (1, ""), "tensor": (1, ""), "vector": (1, "{}"), "steps": ("KB",
 def _scale_constants(name: str, axis: str, scale: Scaling, groups: str | int) -> dict[str, Any]:
     """The kind of an operand's scales, and the names of their dimensions."""
     steps, extent = _EXTENTS[scale.kind]
+    axes = (steps, extent.format(axis) or 1)
     batch = 1 if scale.array is None else batches(scale.array, groups)
+    first, last = axes[::-1] if scale.turned else axes
     return {
-        f"SCALE_{name}HS": scale.kind,
-        f"S{name}_BATCH": batch,
-        f"S{name}0": steps,
-        f"S{name}1": extent.format(axis) or 1,
-    }
+        f"SCALE_{name}HS": scale.kind, f"S{name}_BATCH": batch, f"S{name}0": first, f"S{name}1": last
+    }  # fmt: skip
 
 
 def _epilogue(problem: Problem, c: ArrayRef, bias: ArrayRef, out: ArrayRef) -> dict[str, Any]:
