@@ -10,9 +10,10 @@ import pytest
 from tilemma import dtypes, ops, testing
 from tilemma.ops import arguments, product
 from tilemma.ops.arguments import Call
-from tilemma.ops.plan import Plan
+from tilemma.ops.candidates import ranked
+from tilemma.ops.plan import Hardware, Plan
 from tilemma.ops.problem import Problem
-from tilemma.runtime.arrays import describe
+from tilemma.runtime.arrays import ArrayRef, describe
 
 
 def values(*shape: int) -> Any:
@@ -133,6 +134,19 @@ def test_on_the_machine(kernel: str) -> None:
     for left, one, wanted in zip(a, out, value, strict=True):
         bound = testing.error_bound(left, b, bias=bias, activation="relu")
         assert testing.share_of_bound(one, wanted, bound) <= 1
+
+
+def test_what_all_products_read_counts_once() -> None:
+    """Memory is read once for an operand that all share: the rest bounds the time."""
+    bf16 = dtypes.dtype("bf16")
+
+    def seconds(step: int) -> float:
+        a = ArrayRef(1 << 40, (73, 400, 912), (step, 912, 1), bf16, ("cuda", 0), None, "torch")
+        b = ArrayRef(2 << 40, (73, 912, 40), (912 * 40, 1, 912), bf16, ("cuda", 0), None, "torch")
+        out = ArrayRef(3 << 40, (73, 400, 40), (400 * 40, 40, 1), bf16, ("cuda", 0), None, "torch")
+        return ranked(arguments.problem(Call(a, b), out, made=True), Hardware())[0].seconds
+
+    assert 3e-6 < seconds(0) < 0.6 * seconds(400 * 912)
 
 
 def test_extents_stay_within_limits() -> None:

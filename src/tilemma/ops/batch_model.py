@@ -170,9 +170,9 @@ def resident_seconds(p: Problem, plan: Plan, on: Hardware) -> tuple[float, str]:
 
 
 def _once(p: Problem) -> float:
-    """Bytes of one product of a batch, each read or written once."""
-    m, n, k = p.shape
-    return float((m + n) * k * p.lhs.dtype.bytes + m * n * p.out.dtype.bytes)
+    """Bytes of one product of a batch, each read or written once; of an operand that all share, its part."""
+    (m, n, k), (left, right) = p.shape, p.apart
+    return float((m * left + n * right) * k * p.lhs.dtype.bytes + m * n * p.out.dtype.bytes)
 
 
 def _requests(p: Problem, plan: Plan) -> tuple[float, float, float]:

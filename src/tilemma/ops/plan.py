@@ -341,8 +341,8 @@ def _step(p: Problem, plan: Plan, on: Hardware, busy: float, filled: float = 1.0
 
 def _moved(p: Problem, plan: Plan, shape: tuple[int, int, int]) -> float:
     """Bytes of one batch, of extents ``shape``, between memory and the chip."""
-    (m, n, k), size = shape, p.lhs.dtype.bytes
-    left, right = float(m * k * size), float(n * k * size)
+    (m, n, k), size, (own_left, own_right) = shape, p.lhs.dtype.bytes, p.apart
+    left, right = m * k * size * own_left, n * k * size * own_right
     far = FAR if plan.split == 1 else FAR_PARTS
     # Blocks of clusters that read the same part of a long K gained nothing by it.
     high, wide = (1, 1) if plan.split > 1 and k >= LONG * max(m, n) and not plan.share else plan.cluster

@@ -103,6 +103,13 @@ class Problem:
         return self.lhs.dtype.name not in ("f32", "f64")
 
     @property
+    def apart(self) -> tuple[float, float]:
+        """The shares of lhs and of rhs that a product of the batch has to itself: 1, or a part of one that all
+        read."""
+        left, right = (1.0 if x.strides[0] else 1.0 / max(self.batch, 1) for x in (self.lhs, self.rhs))
+        return left, right
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         return self.out.is_empty or (self.offsets is not None and self.offsets.is_empty)
