@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
@@ -35,10 +36,23 @@ from tilemma.ops.unaligned_batches import Way, way_of
 PARTS, LOW, ROUNDS = 5, 0.97, 5
 
 
-def shapes(count: int, seed: int) -> list[Shape]:
-    """Batches of `sweep_ops.shapes` with other extents: K odd, or a multiple of 2 or 4 alone; some M and N odd."""
+# Of few products: extents of rows and columns, and of K, and products.
+FEW, LONG, PRODUCTS = (24, 320), (200, 2000), (2, 150)
+
+
+def few(count: int, seed: int) -> list[Shape]:
+    """Batches of few tiles with a long K."""
+    rng = random.Random(seed)
+    limits = PRODUCTS, FEW, FEW, LONG
+    drawn = ([round(math.exp(rng.uniform(math.log(a), math.log(b)))) for a, b in limits] for _ in range(count))
+    return [Shape("batches", m // 8 * 8, n // 8 * 8, k // 8 * 8, b) for b, m, n, k in drawn]
+
+
+def shapes(count: int, seed: int, of_few: bool = False) -> list[Shape]:
+    """Batches of `sweep_ops.shapes` or `few` with other extents: K odd, or a multiple of 2 or 4 alone; some M and
+    N odd."""
     rng, found = random.Random(seed), []
-    for i, s in enumerate(sweep_ops.shapes(count, seed, ["batches"])):
+    for i, s in enumerate(few(count, seed) if of_few else sweep_ops.shapes(count, seed, ["batches"])):
         k = s.k + (1 - 2 * rng.randrange(2), 4, 2, 6)[i % 4]
         m, n = (s.m, s.n) if i % 3 else (s.m + 1, s.n + 3)
         found.append(Shape("batches", m, n, k, s.batch))
@@ -51,17 +65,17 @@ def choices(problem: Problem, on: Hardware, _most: int) -> list[Estimate]:
     return [best, *estimates(problem, unaligned_batches.plans(problem), on)]
 
 
-def timed(count: int, seed: int, seconds: float, file: Path) -> None:
+def timed(wanted: list[Shape], seed: int, seconds: float, file: Path) -> None:
     sweep_ops.choices = choices
-    wanted, rows, begin = shapes(count, seed), [], time.monotonic()
+    rows, begin = [], time.monotonic()
     with ProcessPoolExecutor(12) as pool:
-        waiting = [pool.submit(sweep_ops.compiled, s, 9) for s in wanted]
+        waiting = [pool.submit(sweep_ops.compiled, s, 0) for s in wanted]
         for s, w in zip(wanted, waiting, strict=True):
             print(*w.result(), sep="\n", end="")
             if seconds and time.monotonic() - begin > seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
-            rows.append({**sweep_ops.measure(s, 9, ROUNDS), "seed": seed})
+            rows.append({**sweep_ops.measure(s, 0, ROUNDS), "seed": seed})
             print(s, *(f"{rows[-1]['torch_us'] / p['us']:.3f}" for p in rows[-1]["plans"]), flush=True)
             file.write_text(json.dumps({"shapes": rows}))
 
@@ -146,6 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one; several with --fit")
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--few", action="store_true", help="time batches of few tiles with a long K")
     parser.add_argument("--seconds", type=float, default=0, help="start no shape after so many, if not 0")
     parser.add_argument("--json", type=Path, default=Path("unaligned_batches.json"))
     parser.add_argument("--fit", nargs="+", type=Path)
@@ -154,7 +169,8 @@ def main() -> int:
         rows = [x for f in options.fit for x in json.loads(f.read_text())["shapes"]]
         fit([x for x in rows if x["seed"] in options.seed])
     else:
-        timed(options.count, options.seed[0], options.seconds, options.json)
+        wanted = shapes(options.count, options.seed[0], options.few)
+        timed(wanted, options.seed[0], options.seconds, options.json)
     return 0
 
 

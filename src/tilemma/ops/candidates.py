@@ -32,7 +32,7 @@ from tilemma.ops.registers import (
     fits_registers_of_f64,
     promotable,
 )
-from tilemma.ops.requests import LINE
+from tilemma.ops.requests import LINE, parted
 from tilemma.ops.resident_plans import resident_plans
 
 # Operands of so many bytes in sum are read from memory repeatedly.
@@ -466,10 +466,7 @@ def _alternates(p: Problem) -> bool:
 
 def fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], share: bool) -> bool:
     """Whether every block of ``cluster`` has a tile, and the blocks have data to share or to read from L2
-    together.
-
-    Each loads a part of a shared tile: a multiple of 8 lines of memory.
-    """
+    together."""
     (m, n, _), (rows, columns, depth), (high, wide) = p.shape, tile, cluster
     if m <= rows * (high - 1) or n <= columns * (wide - 1):
         return False
@@ -480,7 +477,7 @@ def fits_cluster(p: Problem, tile: tuple[int, int, int], cluster: tuple[int, int
         return (high > 1 and m <= rows * high) or (wide > 1 and n <= columns * wide)
     left = rows if p.lhs_major == "row" else depth
     right = columns if p.rhs_major == "row" else depth
-    return (wide == 1 or left % (8 * wide) == 0) and (high == 1 or right % (8 * high) == 0)
+    return (wide == 1 or parted(left, wide)) and (high == 1 or parted(right, high))
 
 
 def ranked(problem: Problem, on: Hardware) -> list[Estimate]:

@@ -23,7 +23,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.few_rows_timings import LEFT_OUT, Timed, factor
 from tilemma.ops.limits import described, smooth_maximum
 from tilemma.ops.problem import Problem
-from tilemma.ops.requests import LINE
+from tilemma.ops.requests import LINE, parted
 
 if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
@@ -209,7 +209,7 @@ def _beside(p: Problem, on: Hardware) -> Iterator[Tiles]:
         for rounds in (1, 2):
             columns = 8 * cdiv(cdiv(n, rounds * clusters), 8)
             if cdiv(m, 64 * groups) == beside and NARROWEST <= columns <= WIDEST_BESIDE:
-                for share in (False, True)[: 1 + (columns % (8 * beside) == 0)]:
+                for share in (False, True)[: 1 + parted(columns, beside)]:
                     yield Tiles((64 * groups, columns, 64), groups, 0, (beside, 1), share)
 
 

@@ -8,6 +8,14 @@ from functools import cache
 # Bytes of a line of the L2 cache, which answers for one at a time, and of a box's row; and of a sector.
 LINE, SECTOR = 128, 32
 
+# Lines of a shared tile that each block of a cluster loads are a multiple of so many.
+PART = 8
+
+
+def parted(lines: int, blocks: int) -> bool:
+    """Whether each of the ``blocks`` of a cluster loads a part of a shared tile of so many ``lines``."""
+    return lines % (PART * blocks) == 0
+
 
 @cache
 def lines(size: int, step: int) -> float:
