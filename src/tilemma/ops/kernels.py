@@ -107,15 +107,13 @@ class Groups:
         return (self.tokens // self.each + self.count) * self.others
 
     def visit(self, first: Any, pace: int, work: Any) -> None:
-        """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on.
-
-        Threads agree on the number of calls without reading the offsets: the last ones have an empty group, with
-        ``begin`` = ``end``.
-        """
-        cursor = Cursor(self)
-        for t in foreach(self.most, start=first, step=pace):
-            cursor.advance(t)
+        """Call ``work(group, begin, end, m, n)`` for every ``pace``-th task from ``first`` on."""
+        cursor, t = Cursor(self), var(first)
+        cursor.advance(t)
+        with while_(lambda: cursor.holds(t)):
             work(*cursor.task(t))
+            t += pace
+            cursor.advance(t)
 
     def draw(self, first: Any, queue: Producer, load: Any, halve: Any = None) -> None:
         """Pass task ``first`` and those whose numbers ``queue`` gives to the consumers, and call
@@ -219,8 +217,8 @@ def product_of_tiles(
     flags = SCALE, ADDEND, ALONG, ACTIVATION
     epilogue = epilogue_function((alpha, beta), (c, bias, out), flags, (left, right), BIAS_BATCH != 1)
 
-    def tile(at: Place, lhs_row: Any, rhs_row: Any, part: Any = 0, some: Any = None) -> None:
-        """Compute the tile ``at``, if ``some``, from these rows of the operands on."""
+    def tile(at: Place, lhs_row: Any, rhs_row: Any, part: Any = 0) -> None:
+        """Compute the tile ``at`` from these rows of the operands on."""
         if STORE in ("tma", "rows", "copy"):
             out_s = shared(TO, TILE_M, TILE_N)
         elif STORE == "turned":
@@ -234,7 +232,6 @@ def product_of_tiles(
         sums = Sum(a, b, GROUPS, ACC)
         total = sums.apart if PROMOTE else sums.plain
         count = cdiv(K, TILE_K)
-        count = count if some is None else select(some, count, 0)
         first, end = (0, count) if SPLIT == 1 else [x * count // SPLIT for x in (part, part + 1)]
         mc = total(count, first, end)
         for p in parallel(GROUPS, level="group-4"):
@@ -281,7 +278,7 @@ def product_of_tiles(
                 place = Place(0, 0, e, e, begin + row, column, rows=end - begin - row)
             else:
                 place = Place(0, e, 0, e, row, begin + column, columns=end - begin - column)
-            tile(place, place.row, place.column, some=begin < end)
+            tile(place, place.row, place.column)
 
         teams = GRID or tm.math.max(groups.most, 1)
         for first in parallel(teams, level="block", overlap=True):

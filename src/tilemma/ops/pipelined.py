@@ -393,12 +393,12 @@ def matmul_by_hand(
         half = replace(b, rows=TILE_N // 2, narrow=True)
 
         def load_columns(e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
-            issue_load(((e, 0), m, n, 0, select(begin < end, steps, 0)), filled, None, (None, begin))
+            issue_load(((e, 0), m, n, 0, steps), filled, None, (None, begin))
 
         def compute_columns(part: Any, e: Any, begin: Any, end: Any, m: Any, n: Any) -> None:
             column = n * TILE_N
             place = Place(0, e, 0, e, m * TILE_M, begin + column, columns=end - begin - column)
-            compute(0, select(begin < end, steps, 0), used, part, place, None)
+            compute(0, steps, used, part, place, None)
 
         def load_rows(b: Operand, task: Task, ahead: Any) -> None:
             def load(a: Operand) -> None:
