@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import tilemma as tm
 from tilemma import croqtile
 from tilemma.croqtile import ast
 from tilemma.croqtile.extract import extract
@@ -275,3 +277,25 @@ def test_setreg_in_ptx() -> None:
         with pytest.raises(CompileError) as refused:
             tree(form)
         assert refused.value.code == "not-built-yet"
+
+
+def test_types_that_croqtile_has_not_may_be_names() -> None:
+    """`b1` is the second copy of `b` in many programs; where it is declared as a name, it is one."""
+    text = """
+    __co__ void f(global f16 [32] a, global f16 [32] c) {
+      parallel by 1 : block {
+        b0 = dma.copy a.subspan(16).at(0) => shared;
+        b1 = dma.copy a.subspan(16).at(1) => shared;
+        shared f16 [16] e4m3[2];
+        dma.copy b1.data => e4m3[1];
+        foreach e5m2 in 16 { c.at(e5m2) = b0.data.at(e5m2); c.at(16 + e5m2) = e4m3[1].at(e5m2); }
+      }
+    }
+    """
+    a, c = np.arange(32, dtype=np.float16), np.zeros(32, np.float16)
+    tm.loads(text)(a, c)
+    assert (a == c).all()
+    typed = (
+        "__co__ void g(global b1 [8, 64] a, global e4m3 [4] x) { parallel by 1 : block { shared b1 [8, 64] s; } }"
+    )
+    assert tm.loads(typed).g.traced().arrays[0].buffer.dtype.name == "b1"

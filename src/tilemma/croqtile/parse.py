@@ -10,7 +10,7 @@ from tilemma.croqtile.lr import Unexpected, recognise
 from tilemma.croqtile.tables import tables
 from tilemma.croqtile.tokens import Token
 from tilemma.croqtile.tree import build_tree
-from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, WORDS, terminal_of
+from tilemma.croqtile.words import FOREIGN, NAMES, OPERATORS, OWN_TYPES, WORDS, terminal_of
 from tilemma.errors import CompileError, Note, Span, nearest
 from tilemma.ir.builder import element_type
 from tilemma.ir.constructs import CHOICES
@@ -87,6 +87,7 @@ _NAMESPACES = frozenset({"croq", "cuda"})
 def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
     """(terminal, token) pairs: a dot joined with its name, ``a::b`` with its parts."""
     punctuation, steps = tables().punctuation, _steps(tokens)
+    own = _names_of_own_types(tokens)
     out: list[tuple[str, Token]] = []
     i = 0
     while i < len(tokens):
@@ -121,6 +122,8 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
                 t = _joined(t, tokens[i + 2], t.text + "::")
                 i += 2
             terminal = "LEVEL" if "-" in t.text else terminal_of(t.text)
+            if t.text in own and not (i and tokens[i - 1].text in _BEFORE_TYPES):
+                terminal = "NAME"
             # `pipeline(cluster=2)`: the name of an argument.
             named = terminal == "LEVEL" and i and tokens[i - 1].text in ("(", ",")
             if named and i + 1 < len(tokens) and tokens[i + 1].text == "=":
@@ -135,6 +138,23 @@ def _fuse(tokens: Sequence[Token]) -> list[tuple[str, Token]]:
             out.append((t.kind.upper(), t))
         i += 1
     return out
+
+
+# Words that a type follows, where an array or a scalar is declared or a value converted.
+_BEFORE_TYPES = frozenset({"global", "shared", "local", "frag", "mutable", "<", "|"})
+
+
+def _names_of_own_types(tokens: Sequence[Token]) -> set[str]:
+    """The types of tilemma alone that the kernel declares as names: `b1` is none in Croqtile, whose programs call
+    a second copy so."""
+    found: set[str] = set()
+    for i, t in enumerate(tokens):
+        if t.text in OWN_TYPES and t.kind == "name":
+            before = tokens[i - 1].text if i else ""
+            declared = before == "]" or WORDS.get(before) == "TYPE" or _text_at(tokens, i + 1) in ("=", "in", "by")
+            if declared and before not in _BEFORE_TYPES:
+                found.add(t.text)
+    return found
 
 
 def _text_at(tokens: Sequence[Token], i: int) -> str:

@@ -8,6 +8,8 @@ from tilemma import dtypes
 FOREIGN_TYPES = ("f8_ue4m3", "f8_ue8m0", "u6", "s6", "u2", "s2")
 
 TYPES = frozenset((*dtypes.names(), *FOREIGN_TYPES))
+# Those that Croqtile does not have: a program may use them as names.
+OWN_TYPES = frozenset({"b1", "e4m3", "e5m2"})
 
 _GROUPS: dict[str, tuple[str, ...]] = {
     "STORAGE": ("global", "shared", "local"),
