@@ -32,7 +32,7 @@ NOT_FOLLOWED: dict[str, str] = {
                      "no-triton", "no-examples", "graph-library", "torch-transform", "ptxas-too-old", "tool-does-not-run", "torch-missing", "tune-needs-gpu"), TOOLS),
     **dict.fromkeys(("extent-too-large", "too-many-elements"), LARGE),
     "lane-dependent": EARLIER,
-    **dict.fromkeys(("bad-launch-plan", "ir-syntax", "ir-unknown-name", "no-target", "triton-refused",
+    **dict.fromkeys(("command-line", "bad-launch-plan", "ir-syntax", "ir-unknown-name", "no-target", "triton-refused",
                      "wrong-emission", "wrong-fragment", "wrong-instruction", "not-comparable", "launch-check",
                      "assertion-failed", "matrix-descriptor", "machine-arguments", "machine-limit", "ptx-operand",
                      "ptx-syntax", "ptx-unsupported", "kernel-gone", "too-large", "not-in-reference"), MEANING),

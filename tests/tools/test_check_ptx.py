@@ -220,3 +220,18 @@ def test_saved_arrays_are_read_as_numpy_reads_them(tmp_path: Path, order: Any) -
         found = check_ptx._saved("", str(tmp_path / "a.npy"))
         wanted = np.load(tmp_path / "a.npy")
         assert found.dtype == wanted.dtype and found.shape == wanted.shape and (found == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--grid", "0"], "a grid without blocks executes nothing"),
+        (["--grid", "2x0"], "a grid without blocks executes nothing"),
+        (["--grid", "4", "--writer", "a1[99]"], "the index [99] of `a1`"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(option: list[str], said: str) -> None:
+    file = Path(__file__).resolve().parents[2] / "examples" / "ptx" / "block_sum.ptx"
+    arrays = ["--arg", "f32[1024]=random", "--arg", "f32[4]=out", "--schedules", "1"]
+    found = CliRunner().invoke(main, ["check", str(file), "--block", "256", *option, *arrays])
+    assert found.exit_code == 2 and said in found.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -159,3 +160,26 @@ def test_expectations_that_are_refused(text: str, fix: str) -> None:
     with pytest.raises(BadExpectation) as caught:
         read(text, ["a", "b", "bias", "c"], ARRAYS, {})
     assert fix in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "remedy"),
+    [
+        ("run x.co --seed abc", "'abc' is not a valid integer", "tilemma run --help"),
+        ("run x.co --sede 3", "No such option '--sede'", "did you mean `--seed`"),
+        ("explain", "Missing argument 'FILE'", "tilemma explain --help"),
+        ("explain a b c", "Got unexpected extra argument (c)", "tilemma explain --help"),
+        ("compile x.co --arch sm_90a", "Missing option '--emit'", "tilemma compile --help"),
+        ("nonsense", "No such command 'nonsense'", "tilemma --help"),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_of_the_family(line: str, what: str, remedy: str) -> None:
+    """With its parts; `--json` prints the same as JSON."""
+    said = CliRunner().invoke(main, line.split(), prog_name="tilemma")
+    assert said.exit_code == 2 and said.output.startswith("error[command-line]: ")
+    assert what in said.output and remedy in said.output and "  expected: tilemma " in said.output
+    printed = CliRunner().invoke(main, [*line.split(), "--json"], prog_name="tilemma")
+    if "--json" not in printed.output:  # an option of the command
+        error = json.loads(printed.stdout)["error"]
+        assert printed.exit_code == 2 and what in error["message"] and remedy in error["fix"]
+        assert error["code"] == "command-line" and error["expected"] in said.output

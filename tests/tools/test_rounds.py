@@ -86,7 +86,14 @@ def test_without_sizes_the_command_names_the_option() -> None:
     assert found.exit_code == 0 and "`--shape M=...,K=...,N=...` says how full the last round" in found.stdout
 
 
-@pytest.mark.parametrize("shape", ["M=5120", "M=1,N=1,K=1,X=1", "M=-1,N=1,K=1", "M", "M=a,N=1,K=1"])
+@pytest.mark.parametrize(
+    "shape", ["M=5120", "M=1,N=1,K=1,X=1", "M=-1,N=1,K=1", "M", "M=a,N=1,K=1", "M=2147483648,N=1,K=1"]
+)
 def test_wrong_sizes_are_refused(shape: str) -> None:
     found = explained("--shape", shape)
     assert found.exit_code == 2 and f"--shape {shape}" in found.output
+
+
+def test_scalars_are_read_without_sizes_too() -> None:
+    found = explained("--arg", "x=3")
+    assert found.exit_code == 2 and "plain has no scalar parameter `x`" in found.output

@@ -219,8 +219,9 @@ class Recording:
             isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(items, array.shape, strict=True)
         )
         if not inside:
+            shown = all(isinstance(i, (int, np.integer)) and abs(int(i)) < 1 << 64 for i in items[:8])
             refuse(
-                f"the index {described(index)} of `{name}`",
+                f"the index {list(map(int, items[:8])) if shown else described(index)} of `{name}`",
                 f"an element of an array of shape {array.shape}",
                 "correct it",
             )

@@ -86,7 +86,9 @@ def full_rounds(
     """The rounds of ``compiled`` for ``--shape`` and ``--arg``; BadShape or another error of theirs."""
     traced = kernel.traced(**constants)
     needed = dimensions(traced)
-    if shape is None and (needed or args):
+    if shape is None and needed:
+        if args:
+            parse_scalars(traced, args)
         return FullRounds((), (), f"`--shape {','.join(f'{d}=...' for d in needed)}`")
     dims, scalars = parse_shape(traced, shape), parse_scalars(traced, args)
     names = {**dims, **{k: v for k, v in scalars.items() if isinstance(v, int)}}

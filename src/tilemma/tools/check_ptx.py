@@ -319,6 +319,9 @@ class PtxLaunch:
             "block": extents(self.block, self.block, "block"),
             "shared": self.shared,
         }
+        if not all(launch["grid"]):
+            problem = "a grid without blocks executes nothing"
+            raise bad(self.grid, problem, "write --grid 1, or more", option="grid", wanted="at least one block")
         if self.entry is not None:
             launch["entry"] = self.entry
         if self.cluster is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import signal
 import sys
 import warnings
@@ -31,6 +30,26 @@ class CommandFailure(TilemmaError):
     found = "tilemma failed: {what}"
     expected = "a result, or an error that says what is wrong with the program or the arguments"
     fix = "this is a mistake in tilemma: please report it with the command; `TILEMMA_DEBUG=1` shows the traceback"
+
+
+class BadCommandLine(TilemmaError):
+    code = "command-line"
+    found = "{what}"
+    expected = "{usage}"
+    fix = "{remedy}"
+
+
+def _of_click(error: click.ClickException) -> TilemmaError:
+    """What click says of a command line, as an error of the family."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    usage = "arguments that the command takes" if context is None else context.get_usage().removeprefix("Usage: ")
+    command = "tilemma" if context is None else context.command_path
+    what, meant = " ".join(error.format_message().split()), getattr(error, "possibilities", None)
+    remedy = f"`{command} --help` lists the arguments and options"
+    if meant:  # click's text would end with them
+        what = f"No such option {getattr(error, 'option_name', '')!r}"
+        remedy = f"did you mean {' or '.join(f'`{x}`' for x in sorted(meant))}? {remedy}"
+    return BadCommandLine(what=visible(what.rstrip(".")), usage=" ".join(usage.split()), remedy=remedy)
 
 
 def _report(error: TilemmaError, as_json: bool = False) -> int:
@@ -126,13 +145,14 @@ class Commands(Command, click.Group):
                     before[number] = signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             sys.exit(run(*args, standalone_mode=False, **kwargs) or 0)
-        except click.ClickException as error:
+        except click.exceptions.NoArgsIsHelpError as error:
             from tilemma.tools.output import complain
 
-            text = io.StringIO()
-            error.show(text)
-            complain(visible(text.getvalue().rstrip("\n")))
+            complain(error.format_message())
             sys.exit(error.exit_code)
+        except click.ClickException as error:
+            given = kwargs.get("args") or (args[0] if args else None) or sys.argv[1:]
+            sys.exit(_report(_of_click(error), "--json" in given))
         except TilemmaError as error:  # of --version and --help
             sys.exit(_report(error))
         except (click.Abort, KeyboardInterrupt):

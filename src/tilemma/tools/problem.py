@@ -23,7 +23,7 @@ from tilemma.ir.usage import read, size, written
 from tilemma.ir.walk import declarations, expressions
 from tilemma.ir.walk import walk as operations
 from tilemma.kernels import Kernel
-from tilemma.launch import evaluate
+from tilemma.launch import MAX_EXTENT, evaluate
 from tilemma.modules import Module, load, load_python
 from tilemma.testing import random_array, share_of_bound
 from tilemma.tools import expectation
@@ -126,6 +126,10 @@ def parse_shape(kernel: t.Kernel, text: str | None) -> dict[str, int]:
         size = whole_number(value)
         if size is None:
             raise bad(f"{name} = {value} is not a number of at least 0", f"give {name} a size")
+        if size > MAX_EXTENT:
+            raise bad(
+                f"{name} is more than {MAX_EXTENT}, the most along a dimension", f"give {name} a smaller size"
+            )
         sizes[name] = size
     missing = [d for d in dims if d not in sizes]
     if missing:
