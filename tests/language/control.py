@@ -400,3 +400,37 @@ def written_after_a_loop(o: tm.Global["s32", "M", "N"]):
         with while_(lambda: o[i, j] < 1):
             o[i, j] = 7
         o[i, j] = N
+
+
+@construct(
+    given={"x": small("s32", 5), "y": unwritten("s32", 5)},
+    expect=lambda x, y: {"y": np.maximum.accumulate(np.cumsum(2 * x)).clip(0).astype(s32)},
+    co="""
+    __co__ void limits_of_an_outer_loop(global s32 [N] x, global s32 [N] y) {
+      parallel by 1 : block {
+        mutable int i = 0;
+        mutable int n = 0;
+        mutable int before = 0;
+        while (i < N) {
+          tiles = x.at(i) * 2;
+          while (n < before + tiles)
+            n += 1;
+          before += tiles;
+          y.at(i) = n;
+          i += 1;
+        }
+      }
+    }
+    """,
+)
+def limits_of_an_outer_loop(x: tm.Global["s32", "N"], y: tm.Global["s32", "N"]):
+    """The condition of an inner loop uses a value that the outer one has computed before."""
+    for p in parallel(1, level="block"):
+        i, n, before = var(0), var(0), var(0)
+        with while_(lambda: i < x.shape[0]):
+            tiles = x[i] * 2
+            with while_(lambda: n < before + tiles):
+                n += 1
+            before += tiles
+            y[i] = n
+            i += 1

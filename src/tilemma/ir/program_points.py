@@ -84,6 +84,10 @@ class WriteLog:
             self.note(op)
         self.insertions.append((self.count, point.body, at, len(ops)))
 
+    def emitted(self, since: int) -> int:
+        """The operations after the first ``since``, without those that `insert` put in."""
+        return self.count - since - sum(n for count, *_, n in self.insertions if count > since)
+
     def changed(self, names: frozenset[str], since: int, memory: bool) -> bool:
         """Whether one of ``names`` may have another value than after ``since`` operations."""
         if memory and self.met > since:

@@ -159,6 +159,10 @@ class ValueNumber:
         than at ``point``: a write occurred since, or a loop was entered, whose body may still write."""
         return tuple(self._repeats) != point.repeats or self._history.changed(names, point.count, memory)
 
+    def emitted_since(self, point: ProgramPoint) -> int:
+        """Operations since ``point``, without those put in at earlier points."""
+        return self._history.emitted(point.count)
+
     def insert(self, point: ProgramPoint, ops: Sequence[t.Op]) -> None:
         """Put ``ops`` where ``point`` was taken."""
         self._history.insert(point, ops)

@@ -226,7 +226,8 @@ def while_(cond: Callable[[], Any]) -> AbstractContextManager[None]:
             end = b.point()
     finally:
         running.pure = outer
-    if end.count != start.count:
+    # The value of a name that was bound before may have been stored there now.
+    if b.emitted_since(start):
         # It would run once, before the loop.
         where = "the condition of `while_`"
         raise SideEffect(end.body[-1].span or span, what="a statement", where=where)
