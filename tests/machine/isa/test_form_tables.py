@@ -207,9 +207,7 @@ def test_ptxas_agrees_on_all(family: Callable[[], Iterator[str]], arch: str, tmp
 
 
 # Forms that ptxas takes and the machine refuses by name.
-NOT_EXECUTED = re.compile(
-    r"(add|sub)c\.sat|^(ld|st)\S*\.(v8|v4\.[a-z]64)|^cvt\S*\.ue8m0x2|^fma\S*\.oob"
-)
+NOT_EXECUTED = re.compile(r"(add|sub)c\.sat|^(ld|st)\S*\.(v8|v4\.[a-z]64)|^cvt\S*\.ue8m0x2|^fma\S*\.oob")
 
 
 def compare_decoded(texts: list[str], arch: str, folder: Path) -> None:
