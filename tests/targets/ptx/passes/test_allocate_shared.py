@@ -167,6 +167,8 @@ def test_a_barrier_is_added_only_where_not_all_fits(monkeypatch):
     plenty = allocated(staged_after_a_ring(64))
     assert not ring_and_staging_meet(plenty)
     total = max(r.stop for r in places(plenty).values())
+    limit(monkeypatch, total)
+    assert barriers(allocated(staged_after_a_ring(64))) == barriers(plenty)
     limit(monkeypatch, total - 1)
     tight = allocated(staged_after_a_ring(64))
     assert ring_and_staging_meet(tight) and barriers(tight) == barriers(plenty) + 1
