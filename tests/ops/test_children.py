@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -298,3 +299,20 @@ def test_late_children_of_children_are_ended(tmp_path: Path) -> None:
             time.sleep(0.01)
     pids = [int(x.name) for x in tmp_path.iterdir()]
     assert len(pids) == 6 and not [x for x in pids if Path(f"/proc/{x}").exists()]
+
+
+def test_signals_of_children_are_none_of_the_event_loop_of_their_parent() -> None:
+    own, others = socket.socketpair()
+    others.setblocking(False)
+    before = signal.set_wakeup_fd(others.fileno())
+    try:
+        with closing(Children(squared, 2, soon())) as children:
+            children.send(1)
+            assert collected(children, soon())
+        own.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            own.recv(1)
+    finally:
+        signal.set_wakeup_fd(before)
+        own.close()
+        others.close()

@@ -208,6 +208,8 @@ def _serve(
         try:
             # No child is started and forgotten.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            # An event loop of the parent's would take signals of a child for its own.
+            signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGALRM):
                 signal.signal(number, _leave)
             # What the handler raises in a finalizer is not printed.
