@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilemma as tm
 from tilemma import dtypes, ops, testing
-from tilemma.ops import arguments, product
+from tilemma.ops import arguments, forms, product
 from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import ranked
 from tilemma.ops.plan import Hardware, Plan
@@ -134,6 +135,28 @@ def test_on_the_machine(kernel: str) -> None:
     for left, one, wanted in zip(a, out, value, strict=True):
         bound = testing.error_bound(left, b, bias=bias, activation="relu")
         assert testing.share_of_bound(one, wanted, bound) <= 1
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 256), (2, 5, 1, 256), (1, 1, 256), (4, 256)])
+@pytest.mark.parametrize("along", ["columns", "rows"])
+def test_products_of_other_forms(shape: tuple[int, ...], along: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One product, too, but where a bias of the rows is another for each."""
+    found: list[tuple[int, ...]] = []
+    prepared = forms.prepared
+    monkeypatch.setattr(forms, "prepared", lambda *x, **y: found.append(x[2].shape) or prepared(*x, **y))
+    a, (gate, up) = values(*shape), (values(256, 48), values(256, 48)[:, ::-1])
+    x = a.astype(np.float64) / 8
+    c, bias = values(*shape[:-1], 48), values(48) if along == "columns" else values(shape[-2], 1)
+    quantized = tm.quantize(gate.astype(np.float32), "s8", group=128)
+    mixed = ops.mixed_matmul(a, quantized, alpha=0.125, c=c, beta=2.0, bias=bias, out_dtype="f32")
+    assert np.abs(mixed - (x @ quantized.dequantize() + 2.0 * c + bias)).max() < 1e-2
+    gated = ops.gated_matmul(
+        a, gate, up, alpha=0.125, c=c, beta=2.0, bias=bias, activation="relu", out_dtype="f32"
+    )
+    wanted = 8 * np.maximum(x @ gate, 0) * (x @ up) + 2.0 * c + bias
+    assert np.abs(gated - wanted).max() < 1e-3 * np.abs(wanted).max()
+    one = along == "columns" or shape[-2] == 1 or np.prod(shape[:-2]) == 1
+    assert [len(x) for x in found] == [2 if one else len(shape)] * 2
 
 
 def test_what_all_products_read_counts_once() -> None:

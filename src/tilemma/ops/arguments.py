@@ -204,7 +204,7 @@ def broadcast(call: Call, name: str, x: ArrayRef, shape: tuple[int, ...]) -> Arr
     return x._replace(shape=shape, strides=fitted)
 
 
-def _bias(call: Call, x: ArrayRef, m: int, n: int) -> tuple[ArrayRef, Literal["columns", "rows"]]:
+def bias_of(call: Call, x: ArrayRef, m: int, n: int) -> tuple[ArrayRef, Literal["columns", "rows"]]:
     """The bias as [groups or 1, extent], and the dimension along which it varies."""
     experts = 0 if call.offsets is None else call.b.shape[0]
     if experts and x.rank == 2 and x.shape == (experts, n) and experts != 1:
@@ -352,7 +352,7 @@ def check_epilogue(call: Call, shape: tuple[int, ...]) -> DType:
     if call.c is not None:
         broadcast(call, "c", call.c, shape)
     if call.bias is not None:
-        _bias(call, call.bias, *shape[-2:])
+        bias_of(call, call.bias, *shape[-2:])
     return dtype
 
 
@@ -378,7 +378,7 @@ def ending(
     in_place = c is not None and not made and _same_place(c, out)
     named = {**operands, "c": c, "bias": call.bias}
     _check_memory(call, out, made, {n: x for n, x in named.items() if x is not None}, in_place)
-    bias, along = (None, "") if call.bias is None else _bias(call, call.bias, *out.shape[-2:])
+    bias, along = (None, "") if call.bias is None else bias_of(call, call.bias, *out.shape[-2:])
     addend: Literal["", "c", "out"] = "" if c is None else "out" if in_place else "c"
     alpha *= factor
     return c, bias, alpha, beta, Epilogue(alpha != 1, addend, along, activation_of(call))  # type: ignore[arg-type]

@@ -20,8 +20,9 @@ from tilemma.ops.arguments import Call
 from tilemma.ops.candidates import choose
 from tilemma.ops.operand_layouts import aligned, transposed_product
 from tilemma.ops.plan import PORT, Hardware, hardware
-from tilemma.ops.problem import Problem
+from tilemma.ops.problem import UNSCALED, Problem
 from tilemma.ops.product import caller_names
+from tilemma.ops.shared_operands import Operands, merged
 from tilemma.ops.steps import Source, Step, absent, epilogue_constants, once, part, workspaces
 from tilemma.ops.steps import steps as product_steps
 from tilemma.ops.workspace import allocate, launch_template
@@ -93,6 +94,16 @@ def allocated(call: Call, shape: tuple[int, ...], out: Any) -> tuple[Any, ArrayR
         return out, call.out, False
     made = empty_like_first(call.a, shape, dtype)
     return made, describe(made)._replace(writable=True), True
+
+
+def one_product(call: Call, result: ArrayRef, weights: ArrayRef) -> tuple[Call, ArrayRef]:
+    """``call`` and its result with the rows of all products of a batch by the same ``weights`` [K, N] as those of
+    one product, where they continue."""
+    c = None if call.c is None or call.beta == 0 else arguments.broadcast(call, "c", call.c, result.shape)
+    along = "" if call.bias is None else arguments.bias_of(call, call.bias, *result.shape[-2:])[1]
+    shared = widened(weights, (*result.shape[:-2], *weights.shape))
+    one = merged(Operands(widened(call.a, result.shape), shared, result, c, UNSCALED, UNSCALED), along)
+    return replace(call, a=one.lhs, c=call.c if c is None else one.c), one.out
 
 
 def prepared(

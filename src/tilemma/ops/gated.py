@@ -63,6 +63,9 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     gating = activation_of(call)
     call = replace(call, activation=None)
     out, result, made = forms.allocated(call, shape, out)
+    if call.b.rank == 2:
+        call, result = forms.one_product(call, result, call.b)
+        shape = result.shape
     operands: list[Operand] = []
     values: dict[str, Any] = {}
     for x, name, source, letter in (

@@ -86,6 +86,8 @@ def prepare(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Prepared:
     away = None if zeros is None else describe(zeros)
     shape = _result_shape(call, kind, group, extents, steps, away)
     out, result, made = forms.allocated(call, shape, out)
+    call, result = forms.one_product(call, result, transposed(call.b))
+    shape = result.shape
     left = forms.widened(call.a, shape)
     operands = [
         Operand(left, "a"),

@@ -26,6 +26,14 @@ class Operands:
     left: Scaling
     right: Scaling
 
+    def without(self, dim: int) -> Operands:
+        """The same without a batch dimension of one product."""
+        lhs, rhs, out = (_dropped(x, dim) for x in (self.lhs, self.rhs, self.out))
+        left, right = (
+            x if x.array is None else replace(x, array=_dropped(x.array, dim)) for x in (self.left, self.right)
+        )
+        return Operands(lhs, rhs, out, None if self.c is None else _dropped(self.c, dim), left, right)
+
     def exchanged(self) -> Operands:
         """Those of the transposed product."""
         c = None if self.c is None else transposed(self.c)
@@ -38,6 +46,8 @@ def merged(x: Operands, bias: str) -> Operands:
 
     Elements of the result keep their places, and are computed as before.
     """
+    for dim in reversed(range(x.out.rank - 2)):
+        x = x.without(dim) if x.out.shape[dim] == 1 else x
     x = x if bias == "rows" else _by_rows(x)
     return x if bias == "columns" else _by_rows(x.exchanged()).exchanged()
 
@@ -51,7 +61,7 @@ def _by_rows(x: Operands) -> Operands:
 def _without(x: Operands, dim: int) -> Operands | None:
     """``x`` without the batch dimension ``dim``, of which M becomes a multiple; None where that is not so."""
     rows = x.lhs.shape[-2] * x.out.shape[dim]
-    if x.rhs.strides[dim] != 0 or x.lhs.strides[dim] == 0 or x.out.shape[dim] == 1 or rows > MAX_EXTENT:
+    if x.rhs.strides[dim] != 0 or x.lhs.strides[dim] == 0 or rows > MAX_EXTENT:
         return None
     lhs, out = _longer(x.lhs, dim, -2), _longer(x.out, dim, -2)
     c = None if x.c is None else _longer(x.c, dim, -2)
