@@ -73,3 +73,11 @@ def test_bodies_of_other_entries_are_read_only_for_indirect_calls():
     )
     module = parse(HEADER + function + indirect + other, only="f")
     assert [i.opcode for i in module.entries["g"].instructions] == ["mov.u64", "ret"]
+
+
+def test_a_nul_may_end_the_text() -> None:
+    """NVRTC's text has one, which programs often write to files; elsewhere it is refused."""
+    text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() { ret; }\n"
+    assert [e.name for e in parse(text + "\0", "k").entries.values()] == ["k"]
+    with pytest.raises(CompileError, match="starts no PTX token"):
+        parse(text.replace("ret", "\0ret"), "k")

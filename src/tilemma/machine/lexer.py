@@ -78,6 +78,8 @@ def tokenize(text: str, name: str) -> list[Token]:
 
     A plain instruction is one token of kind ``statement``: `statement_tokens` gives those that it consists of.
     """
+    # NVRTC's text ends with a NUL, at which the driver stops reading.
+    text = text.rstrip("\0")
     tokens: list[Token] = []
     line, line_start, position, size = 1, 0, 0, len(text)
     match_token, match_statement, add = _TOKEN.match, _STATEMENT.match, tokens.append
