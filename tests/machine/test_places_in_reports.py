@@ -1,4 +1,4 @@
-"""A report names the access, the warp, the lanes and the bytes: those of the accesses that collide, and no others."""
+"""Reports name the access, the warp, the lanes and the bytes that collide, and no others."""
 
 from __future__ import annotations
 
