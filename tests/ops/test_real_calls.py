@@ -31,14 +31,14 @@ def test_chosen_plans_keep_to_registers(seed: int) -> None:
     assert compiled(problem, plan_of(problem)) == []
 
 
-# Addends in rows and columns, with a bias and an activation; a step of K and less.
+# f64 with addends and activations, f32, tf32, promoted groups of f8, f8 that is turned, and with an addend.
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("seed", [400208, 400218, 400350, 402184, 600827])
-def test_all_plans_of_f64_keep_to_registers(seed: int) -> None:
+@pytest.mark.parametrize("seed", [400208, 400218, 100389, 701280, 700442, 97243, 800079, 97395, 800121])
+def test_all_plans_for_any_strides_keep_to_registers(seed: int) -> None:
+    """ptxas, left alone, spilled for more blocks on an SM, or had no more registers."""
     problem = drawn(seed).imagined()
-    plans = [e.plan for e in ranked(problem, Hardware())]
-    assert {p.kernel for p in plans} == {"tiles", "ahead"}
-    assert [(str(p), wrong) for p in plans if (wrong := compiled(problem, p))] == []
+    plans = [e.plan for e in ranked(problem, Hardware()) if e.plan.kernel in ("tiles", "ahead")]
+    assert plans and [(str(p), wrong) for p in plans if (wrong := compiled(problem, p))] == []
 
 
 @pytest.mark.parametrize("seed", seeds(DAILY))

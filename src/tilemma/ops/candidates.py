@@ -29,7 +29,7 @@ from tilemma.ops.registers import (
     COLUMNS_OF_THREE,
     WIDEST_FINISHED,
     fits_registers,
-    fits_registers_of_f64,
+    fits_registers_of_tiles,
     promotable,
 )
 from tilemma.ops.requests import LINE, parted
@@ -136,18 +136,17 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
     m, _, k = problem.shape
     known = on.pipelines and unaligned_batches.applies(problem)
     yield from unaligned_batches.plans(problem) if known else ()
-    of_f64 = problem.lhs.dtype.name == "f64"
     for tile, groups in TILES if not known else ():
-        if of_f64 and not fits_registers_of_f64(problem, tile):
+        if not fits_registers_of_tiles(problem, tile):
             continue
         if not problem.promote or tile[1] == 64:
             yield Plan("tiles", tile_for(problem, tile), groups)
         if not problem.on_tensor_cores and problem.lhs.dtype.bits == 32:
             yield Plan("ahead", tile_for(problem, tile), groups)
-    for tile, groups in TILES_F64 if of_f64 else ():
+    for tile, groups in TILES_F64 if problem.lhs.dtype.name == "f64" else ():
         # Three stages fit, or the steps are shorter.
         depth = tile[2] if 24 * (tile[0] + tile[1]) * tile[2] <= on.shared else tile[2] // 2
-        if fits_registers_of_f64(problem, tile):
+        if fits_registers_of_tiles(problem, tile):
             yield Plan("ahead", (*tile[:2], depth), groups)
     if not on.pipelines or k == 0 or not problem.on_tensor_cores:
         return

@@ -281,7 +281,7 @@ def product_of_tiles(
             tile(place, place.row, place.column)
 
         teams = GRID or tm.math.max(groups.most, 1)
-        for first in parallel(teams, level="block", overlap=True):
+        for first in parallel(teams, level="block", overlap=True, min_blocks=BLOCKS or None):
             groups.visit(first, teams, work)
 
 

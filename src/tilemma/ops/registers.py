@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilemma.ops.epilogue import BLOCK
+from tilemma.ops.plan import Plan
 from tilemma.ops.problem import Problem
 
 # Columns of tiles whose warpgroups have the registers for an epilogue.
@@ -20,6 +21,8 @@ COLUMNS, COLUMNS_ADDED, COLUMNS_ADDED_WIDE, COLUMNS_UNALIGNED = 128, 96, 224, 15
 COLUMNS_CONVERTED, COLUMNS_CONVERTED_TWICE = 192, 160
 # Columns of f64 where the epilogue adds a matrix.
 COLUMNS_ADDED_F64 = 96
+# Columns of f8 where neither operand is contiguous along K, or the epilogue adds a matrix.
+COLUMNS_F8 = 64
 # Columns of three warpgroups whose epilogue is silu, and where scales are multiplied besides.
 COLUMNS_SILU_OF_THREE, COLUMNS_SCALED_SILU = 144, 120
 # Columns of three warpgroups, whose threads have 128 registers, and with an epilogue.
@@ -50,9 +53,29 @@ def _holds_addend(p: Problem, rows: int, columns: int, groups: int, store: str) 
     return columns <= (COLUMNS_ADDED_WIDE if simple else COLUMNS_UNALIGNED)
 
 
-def fits_registers_of_f64(p: Problem, tile: tuple[int, int, int]) -> bool:
-    """Whether the kernel of ``tile`` for operands of f64 keeps to its registers."""
-    return not p.epilogue.addend or tile[1] <= COLUMNS_ADDED_F64
+def fits_registers_of_tiles(p: Problem, tile: tuple[int, int, int]) -> bool:
+    """Whether the kernel `tiles` or `ahead` of ``tile``, of 16-bit operands, keeps to its registers."""
+    columns = tile[1]
+    if p.acc == "f64":
+        return not p.epilogue.addend or columns <= COLUMNS_ADDED_F64
+    # Threads turn both operands byte by byte.
+    turned = p.lhs_major == p.rhs_major == "col"
+    return not (is_float8(p) and (turned or p.epilogue.addend)) or columns <= COLUMNS_F8
+
+
+def is_float8(p: Problem) -> bool:
+    return p.lhs.dtype.is_float and p.lhs.dtype.bits == 8
+
+
+def needs_more(p: Problem, plan: Plan) -> bool:
+    """Whether threads of `tiles` or `ahead` may need more registers than ptxas gives them, left alone.
+
+    It prefers those of three and more blocks on an SM, and spilled 8 to 56 bytes of products of f32 and f64, of
+    promoted f8, and of tf32 by one warpgroup; of 16-bit operands, whose blocks were timed as they are, it did not.
+    """
+    if plan.kernel not in ("tiles", "ahead") or p.lhs.dtype.bits == 16:
+        return False
+    return plan.groups == 1 or not p.on_tensor_cores or is_float8(p)
 
 
 def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: str, split: int) -> bool:

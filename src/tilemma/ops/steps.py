@@ -12,7 +12,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.dtypes import DType, f32, s32, s64
 from tilemma.kernels import Kernel
 from tilemma.lang.pipeline import Pipeline
-from tilemma.ops import long_k
+from tilemma.ops import long_k, registers
 from tilemma.ops.batch_plans import AHEAD
 from tilemma.ops.edges import parts as parts_of
 from tilemma.ops.operand_layouts import (
@@ -352,9 +352,7 @@ def _constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     values = {**plan.constants, "ACC": problem.acc, "PROMOTE": problem.promote, "GROUPED": problem.grouped}
     values["TS"] = "f64" if problem.acc == "f64" else "f32"
     values["OFFSETS"] = 1 if problem.offsets is None else problem.offsets.shape[0]
-    if problem.acc == "f64":
-        # As many registers as a thread needs.  ptxas, left alone, keeps to those of three or four blocks of 128
-        # threads, and spills up to 40 bytes.
+    if registers.needs_more(problem, plan):
         values["BLOCKS"] = 1
     if plan.kernel != "pipelined":
         return values
