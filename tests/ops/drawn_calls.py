@@ -25,13 +25,15 @@ PLACES = itertools.count(1)
 @dataclass(frozen=True)
 class Array:
     """An argument: the names or values of its extents, its type, the contiguous axis ("rows", "columns" or
-    "neither"), the elements between the end of a row and the next, and those before the first."""
+    "neither"), the elements between the end of a row and the next, those before the first, and the number of
+    which the elements from one row to the next are a multiple."""
 
     extents: tuple[int | str, ...]
     dtype: str
     order: str = "rows"
     pad: int = 0
     before: int = 0
+    multiple: int = 1
 
     def shape(self, sizes: dict[str, int]) -> tuple[int, ...]:
         return tuple(e if isinstance(e, int) else sizes[e] for e in self.extents)
@@ -43,7 +45,7 @@ class Array:
             turned = replace(self, order="rows").strides((*shape[:-2], shape[-1], shape[-2]))
             return (*turned[:-2], turned[-1], turned[-2])
         step = 2 if self.order == "neither" else 1
-        row = shape[-1] * step + self.pad
+        row = -(-(shape[-1] * step + self.pad) // self.multiple) * self.multiple
         return (*(x * row for x in row_major((*shape[:-2], shape[-2]))), step)
 
     def span(self, shape: tuple[int, ...]) -> int:

@@ -77,7 +77,9 @@ OTHER_BATCHES = (
 )  # fmt: skip
 # The products of a batch; and so many that blocks take their tiles from a queue.
 COUNT, MANY = 200, 4000
-ROWS, STEPS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB"))
+ROWS, STEPS, BLOCKS = (("M", 1), (1, "N")), (("M", "KB"), ("KB", "NB")), (("MB", "KB"), ("KB", "NB"))
+# The f32 scales in the 16 bytes at multiples of which TMA starts to read.
+QUAD = 4
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Family:
 
     ``plain``: without an epilogue.  ``special``: only plans of batches whose blocks take tiles in turns or from a
     queue, and of groups whose last tasks are halved.  ``any_width``: one of each kind, whatever the width of its
-    tile.
+    tile.  ``brought``: the contiguous axes of scales that TMA brings with the tiles: plans by hand without copies.
     """
 
     function: str
@@ -99,6 +101,7 @@ class Family:
     plain: bool = False
     special: bool = False
     any_width: bool = False
+    brought: tuple[str, ...] = ()
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -117,8 +120,10 @@ class Family:
             arrays["bias"] = Array(("N",), "f32")
         if grouped:
             arrays["offsets"] = Array(("E",), "s32")
-        for name, form in zip(("scale_a", "scale_b"), self.scales, strict=bool(self.scales)):
-            arrays[name] = Array((*(("E",) if grouped and name == "scale_b" else ()), *form), "f32")
+        for i, (name, form) in enumerate(zip(("scale_a", "scale_b"), self.scales, strict=bool(self.scales))):
+            extents = (*(("E",) if grouped and name == "scale_b" else ()), *form)
+            near = self.brought and Array(extents, "f32", self.brought[i], multiple=QUAD)
+            arrays[name] = near or Array(extents, "f32")
         arrays["out"] = Array((*outer, "M", "N"), self.out)
         sizes = dict(zip("MNK", shape, strict=True)) | ({"E": 8} if grouped else {})
         sizes |= {"B": count} if self.batched else {}
@@ -146,6 +151,24 @@ FAMILIES = {
     "groups of bf16": Family("grouped_matmul", "bf16", "bf16"),
     "groups of e4m3, scaled rows": Family("grouped_matmul", "f8_e4m3", "bf16", ROWS),
     "groups of e4m3, scaled blocks": Family("grouped_matmul", "f8_e4m3", "bf16", STEPS),
+    "e4m3, scaled blocks by TMA": Family(
+        "scaled_matmul", "f8_e4m3", "bf16", STEPS, any_width=True, brought=("columns", "rows")
+    ),
+    "e4m3, scaled blocks of neighbours": Family(
+        "scaled_matmul", "f8_e4m3", "bf16", STEPS, any_width=True, brought=("columns", "columns")
+    ),
+    "e4m3, blocks of both by TMA": Family(
+        "scaled_matmul", "f8_e4m3", "bf16", BLOCKS, any_width=True, brought=("columns", "rows")
+    ),
+    "e4m3, blocks of both, of neighbours": Family(
+        "scaled_matmul", "f8_e4m3", "bf16", BLOCKS, any_width=True, brought=("rows", "columns")
+    ),
+    "groups of e4m3, blocks by TMA": Family(
+        "grouped_matmul", "f8_e4m3", "bf16", STEPS, any_width=True, brought=("columns", "rows")
+    ),
+    "groups of e4m3, blocks of neighbours": Family(
+        "grouped_matmul", "f8_e4m3", "bf16", STEPS, any_width=True, brought=("columns", "columns")
+    ),
     "groups of s8": Family("grouped_matmul", "s8", "s32"),
     "halved groups of bf16": Family("grouped_matmul", "bf16", "bf16", plain=True, special=True),
     "halved groups of bf16, rhs of contiguous rows": Family(
@@ -297,6 +320,8 @@ def of_family(name: str) -> Iterator[Variant]:
         problem = x.imagined()
         for plan in (e.plan for e in ranked(problem, Hardware())):
             special, pieces = plan.turns or plan.queue or shares(problem, plan), piece(problem, plan)
+            if family.brought and (plan.pack or not plan.by_hand):
+                continue
             if (*kind(plan, any_width), pieces) not in kinds and (special or not family.special):
                 kinds |= {(*kind(plan), pieces), (*kind(plan, True), pieces)}
                 yield Variant(name, plan, two_tiles(x, problem, plan))
