@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import tilemma as tm
 from tilemma import croqtile
 from tilemma.errors import CompileError
 from tilemma.front_end_cache import File, TextSource
@@ -297,3 +300,37 @@ __co__ void f(global s32 [4] p, global s64 [8] y, global f32 [1] z) {
         wanted = [200, 7, 7, 21, 4326, 3304, 1000 - 200 + 20 + 3, 20]
         assert y.tolist() == wanted, (target, y)
         assert z.tolist() == [6.5]
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        ("float z = 0.f; return a * 2.f + z + .5f + 1.;", lambda a: a * 2 + 1.5),
+        (
+            "size_t z = (size_t)(a * 4.f); unsigned short w = 65536 + z; signed char c = w; return c;",
+            lambda a: a * 4 // 1,
+        ),
+        ("return __half2float(__float2half(a)) + __bfloat162float(__float2bfloat16(a));", lambda a: 2 * a),
+        ("return log2f(a) + erff(a - a) + expm1f(a - a) + abs(-a);", lambda a: np.log2(a) + a),
+    ],
+    ids=["literals", "integers", "conversions", "functions"],
+)
+def test_what_cuda_code_often_has(body: str, want: Any) -> None:
+    text = f"""
+    __device__ float f(float a) {{ {body} }}
+    __co__ void k(global f32 [8] x, global f32 [8] y) {{ parallel t by 8 : thread {{ y.at(t) = f(x.at(t)); }} }}
+    """
+    x, y = np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)
+    for target in ("cpu", "machine"):
+        tm.loads(text).on(target)(x, y)
+        np.testing.assert_allclose(y, want(x.astype(np.float64)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [("switch (1) { }", "`switch`"), ("do { } while (0);", "`do`"), ("P p; return 0;", "the type `P`")],
+)
+def test_what_the_subset_has_not_is_named(body: str, what: str) -> None:
+    text = f"__device__ int f(int i) {{ {body} }}\n__co__ void k(global f32 [8] y) {{ y.at(0) = f(1); }}"
+    with pytest.raises(CompileError, match=f"{what} in a device function"):
+        tm.loads(text).only().traced()

@@ -6,6 +6,7 @@ precedences.  Anything else is refused with its place, where a kernel calls the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import field
 
@@ -26,7 +27,8 @@ TYPES = {
     "int": "s32", "unsigned": "u32", "bool": "bool", "void": "void", "auto": "auto", "uint32_t": "u32",
     "int32_t": "s32", "int64_t": "s64", "uint64_t": "u64", "int16_t": "s16", "uint16_t": "u16", "int8_t": "s8",
     "uint8_t": "u8", "f64": "f64", "f32": "f32", "f16": "f16", "bf16": "bf16", "s64": "s64", "u64": "u64",
-    "s32": "s32", "u32": "u32", "s16": "s16", "u16": "u16", "s8": "s8", "u8": "u8",
+    "s32": "s32", "u32": "u32", "s16": "s16", "u16": "u16", "s8": "s8", "u8": "u8", "short": "s16", "char": "s8",
+    "size_t": "u64", "ptrdiff_t": "s64", "uint": "u32",
 }  # fmt: skip
 # Loosest first (C++ standard, [expr]).
 _PRECEDENCE = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"),
@@ -44,7 +46,15 @@ _FUNCTIONS = {
     "log": "__log", "__expf": "__exp", "__logf": "__log", "sqrtf": "__sqrt", "sqrt": "__sqrt", "rsqrtf": "__rsqrt",
     "tanhf": "__tanh", "tanh": "__tanh", "sinf": "__sin", "cosf": "__cos", "powf": "__pow", "pow": "__pow",
     "floorf": "__floor", "floor": "__floor", "ceilf": "__ceil", "ceil": "__ceil", "fmaf": "__fmaf",
-    "roundf": "__round", "round": "__round",
+    "roundf": "__round", "round": "__round", "tanf": "__tan", "asinf": "__asin", "acosf": "__acos",
+    "atanf": "__atan", "atan2f": "__atan2", "sinhf": "__sinh", "coshf": "__cosh", "expm1f": "__expm1",
+    "log1pf": "__log1p", "log2f": "__log2", "erff": "__erf", "rsqrt": "__rsqrt", "sin": "__sin", "cos": "__cos",
+    "__sinf": "__sin", "__cosf": "__cos", "__powf": "__pow", "abs": "__abs",
+}  # fmt: skip
+# CUDA's conversions between its element types and float.
+_CONVERSIONS = {
+    "__half2float": "f32", "__bfloat162float": "f32", "__float2half": "f16", "__float2half_rn": "f16",
+    "__float2bfloat16": "bf16", "__float2bfloat16_rn": "bf16", "__int2float_rn": "f32",
 }  # fmt: skip
 _ATOMICS = {
     "atomicAdd": "add", "atomicSub": "sub", "atomicExch": "exch", "atomicMin": "min", "atomicMax": "max",
@@ -215,17 +225,18 @@ class _Parser:
 
     def is_type(self) -> bool:
         known = self.token.text in TYPES or self.token.text in self.templates
-        return self.token.kind == "name" and (known or self.token.text in ("const", "long"))
+        return self.token.kind == "name" and (known or self.token.text in ("const", "long", "signed"))
 
     def type(self) -> tuple[str, bool]:
         """An element type, and whether it is a pointer to it."""
         found = ""
         while self.token.text in _IGNORED or self.token.kind == "string":
             self.next()
-        if self.accept("unsigned"):
-            found = "u32"
-            if self.sees("int", "char"):
-                found = "u8" if self.next().text == "char" else "u32"
+        if self.sees("unsigned", "signed"):
+            sign = self.next().text[0]
+            found = f"{sign}32"
+            if self.sees("int", "char", "short"):
+                found = sign + {"char": "8", "short": "16", "int": "32"}[self.next().text]
         if self.sees("long"):
             while self.accept("long") or self.accept("int"):
                 pass
@@ -285,6 +296,11 @@ class _Parser:
             word = self.next()
             self.expect(";")
             return [(ast.Break if word.text == "break" else ast.Continue)(span=word.span)]
+        after = self.tokens[self.place + 1] if self.place + 1 < len(self.tokens) else start
+        if self.sees("switch", "do", "goto", "try", "struct", "using", "typedef"):
+            raise self.refused()
+        if start.kind == after.kind == "name" and not self.is_type() and start.text not in _IGNORED:
+            raise NotOfTheSubset(start.span, what=f"the type `{start.text}`")
         found = self.simple()
         self.expect(";")
         return found
@@ -436,10 +452,17 @@ class _Parser:
         if start.kind == "int":
             text = start.text.lower()
             digits = text.rstrip("ul")
+            if self.sees(".") and self.token.glued:  # `0.f`, `1.`
+                self.next()
+                single = self.token.glued and (self.accept("f") or self.accept("F"))
+                return ast.Float(float(digits), single, span=self.since(start))
             suffix = text[len(digits) :].replace("ll", "l")
             return ast.Int(int(digits, 16 if digits.startswith("0x") else 10), suffix, span=span)
         if start.kind == "float":
             return ast.Float(float(start.text.rstrip("fF")), start.text[-1] in "fF", span=span)
+        if start.text == "." and self.token.glued and re.fullmatch(r"[0-9]+[fF]?", self.token.text):
+            text = f"0.{self.next().text}"
+            return ast.Float(float(text.rstrip("fF")), text[-1] in "fF", span=self.since(start))
         if start.text == "(":
             inner = self.expression()
             self.expect(")")
@@ -478,6 +501,8 @@ class _Parser:
             return self.element(args[0], start)
         if start.text in _EXCHANGES:
             return self.exchange(start, args)
+        if start.text in _CONVERSIONS and len(args) == 1:
+            return ast.Convert(_CONVERSIONS[start.text], args[0], span=self.since(start))
         name = f"__atomic_{atomic}" if atomic else _FUNCTIONS.get(start.text, start.text)
         if name == "__max" and start.text in ("max", "min") and len(args) != 2:
             raise NotOfTheSubset(start.span, what=f"`{start.text}` of {len(args)} values")
