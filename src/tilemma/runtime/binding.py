@@ -101,7 +101,7 @@ class SelfOverlappingArray(LaunchError):
 
 class WrongScalar(LaunchError):
     code = "scalar-type"
-    found = "{kernel}: `{name}` is {value!r}, a {type}"
+    found = "{kernel}: `{name}` is {value!r}, {type}"
     expected = "{wanted}"
     fix = "{remedy}"
 
@@ -390,7 +390,8 @@ def _scalar(kernel: str, name: str, type_name: str, value: Any) -> int | float:
 
     def refuse(wanted: str, remedy: str) -> WrongScalar:
         kind = type(value).__name__
-        return WrongScalar(kernel=kernel, name=name, value=value, type=kind, wanted=wanted, remedy=remedy)
+        type_ = f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+        return WrongScalar(kernel=kernel, name=name, value=value, type=type_, wanted=wanted, remedy=remedy)
 
     if element.kind == "bool":
         if not isinstance(value, (bool, np.bool_)):
