@@ -139,13 +139,35 @@ def test_neighbours_differ_in_one_way_that_fits() -> None:
     near = neighbours(p, plan, found, Hardware())
     tasks = -(-1500 // plan.height) * -(-1100 // plan.tile[1])
     assert {2 * plan.tile[2], plan.tile[2]} <= {x.tile[2] for x in near if x.tile[:2] == plan.tile[:2]}
-    assert (2, 1) in {x.cluster for x in near} and {"lhs", "rhs"} <= {x.streamed for x in near}
+    assert (2, 1) in {x.cluster for x in near} and {"lhs", "rhs", "both"} <= {x.streamed for x in near}
+    assert replace(plan, store="direct") in near
     assert any(x.back for x in near) and -(-tasks // -(-tasks // 9)) in {
         x.grid for x in near if x.tile == plan.tile
     }
     for x in near:
         side = transposed_product(p) if x.swap else p
         assert x.stages <= fitting_stages(side, x.tile, x.groups, x.store, Hardware(), deepest=x.stages)
+
+
+def test_neighbours_of_plans_that_keep_rhs_have_other_rings_that_fit() -> None:
+    """Of both operands, beside the staged tile; each ring as long as the other leaves room for, or shorter."""
+    a, b, out = (
+        ArrayRef(i << 40, shape, (shape[1] * shape[2], shape[2], 1), dtypes.f16, ("cuda", 0), None, "torch")
+        for i, shape in enumerate(((600, 280, 104), (600, 72, 104), (600, 280, 72)), 1)
+    )
+    b = b._replace(shape=(600, 104, 72), strides=(72 * 104, 1, 104))
+    p = arguments.problem(arguments.Call(a, b), out, made=True)
+    found = ranked(p, Hardware())
+    plans = [e.plan for e in found if e.plan.kernel == "resident"]
+    assert plans
+    for plan in plans:
+        near = [x for x in neighbours(p, plan, found, Hardware()) if x.tile == plan.tile and x.grid == plan.grid]
+        rings = {(x.slots, x.stages) for x in near}
+        assert len(rings) > 1 or plan.grid > 264
+        assert (plan.slots, plan.stages) not in rings
+        for slots, stages in rings:
+            size = 2 * 104 * (slots * 72 + stages * plan.tile[0]) + 2 * plan.tile[0] * 72
+            assert 1 <= slots <= 6 and 2 <= stages <= 6 and size * (plan.grid // 132) <= Hardware().shared
 
 
 def test_neighbours_of_promoted_tiles_have_columns_of_one_block_of_scales() -> None:
@@ -460,11 +482,11 @@ def test_plans_in_parts_and_short_calls_have_to_be_faster_by_more() -> None:
             search = Search(p, [Estimate(first, seconds, "")], None, contextlib.ExitStack())
             wanted = MARGIN_OF_SHORT if seconds < 2e-5 else MARGIN if first == plan else MARGIN_OF_PARTS
             assert search._margin(plan) == wanted
-    assert MARGIN < MARGIN_OF_PARTS < MARGIN_OF_SHORT
+    assert MARGIN < MARGIN_OF_PARTS <= MARGIN_OF_SHORT
 
 
 def test_a_plan_wins_where_it_is_faster_beyond_doubt() -> None:
-    """And by its margin, and in no way to measure slower."""
+    """And by its margin, and in no way to measure slower by 0.5 %."""
     a, b = (Plan("tiles", (64, 64, 64), 1, raster=x) for x in (1, 2))
     sure, noisy = [0.97, 0.98, 0.99] * 10, [0.6, 1.3, 0.9, 0.95, 1.4] * 6
     assert winner({a: [noisy], b: [sure]}) == b
@@ -472,3 +494,4 @@ def test_a_plan_wins_where_it_is_faster_beyond_doubt() -> None:
     assert winner({b: [sure, [0.999, 1.0, 0.998] * 10]}) == b
     assert winner({b: [sure, [1.001] * 30]}) is None and winner({b: [sure, noisy]}) is None
     assert winner({b: [sure]}, lambda _: 0.03) is None
+    assert winner({b: [[0.95] * 30, [1.003] * 30]}) == b and winner({b: [[0.95] * 30, [1.006] * 30]}) is None

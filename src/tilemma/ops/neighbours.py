@@ -14,6 +14,7 @@ from tilemma.ops.operand_layouts import transposed_product
 from tilemma.ops.plan import Estimate, Hardware, Plan
 from tilemma.ops.problem import Problem
 from tilemma.ops.requests import LINE
+from tilemma.ops.resident_plans import other_rings
 
 # Parts and stages, more or less, and tile rows that blocks walk together: first what was the fastest most often
 # when products were tuned.
@@ -54,8 +55,10 @@ def _in_turns(*lists: Sequence[Plan | None]) -> list[Plan]:
 
 
 def _of_stages(p: Problem, plan: Plan, on: Hardware) -> list[Plan]:
-    """``plan`` with shorter rings, and longer ones where they fit."""
+    """``plan`` with shorter rings, and longer ones where they fit; of both operands if it has two rings."""
     most = plan.stages
+    if plan.kernel == "resident":
+        return list(other_rings(p, plan, on))
     if plan.kernel == "pipelined":
         zeros = candidates.ZEROS if plan.loaded else 0
         fits = candidates.fitting_stages(p, plan.tile, plan.groups, plan.store, on, DEEPEST, zeros)
@@ -68,13 +71,22 @@ def _by_hand(plan: Plan, p: Problem) -> list[Plan]:
     """What only the kernel by hand can do otherwise."""
     (m, n, _), hand = p.shape, replace(plan, by_hand=True)
     tall, wide = cdiv(m, plan.height * plan.cluster[0]), cdiv(n, plan.tile[1] * plan.cluster[1])
-    # Two products in parts that seemed 2 % faster so were 1 and 4 % slower when timed again.
-    hints = ("rhs", "lhs", "") if plan.split == 1 else ()
-    streams = [replace(hand, streamed=x) for x in hints if x != plan.streamed]
+    # 192x496x29696 in parts took 17.6 us by the plain text, 15.2 us with rhs streamed.
+    streams = [replace(hand, streamed=x) for x in ("rhs", "lhs", "both", "") if x != plan.streamed]
     high = tall if wide > 1 else 1
     rasters = [replace(hand, raster=x) for x in RASTERS if x < high and x != plan.raster]
     prompt = [] if p.promote else [replace(hand, prompt=not plan.prompt)]
-    return _in_turns(streams[:1], rasters, streams[1:2], _of_rounds(hand, p, tall * wide), prompt, streams[2:])
+    rounds = _of_rounds(hand, p, tall * wide)
+    return _in_turns(streams[:1], rasters, streams[1:2], rounds, prompt, streams[2:], _stored_directly(plan, p))
+
+
+def _stored_directly(plan: Plan, p: Problem) -> list[Plan]:
+    """``plan`` without the way of results through shared memory: a small tile leaves sooner so."""
+    of_16_bits = *plan.tile[:2], plan.tile[2] * p.lhs.dtype.bytes // 2
+    if plan.store not in ("tma", "copy") or plan.inside or p.promote or p.grouped:
+        return []
+    fits = registers.fits_registers(p, of_16_bits, plan.groups, "direct", plan.split)
+    return [replace(plan, store="direct")] if fits else []
 
 
 def _clusters(p: Problem, plan: Plan, on: Hardware) -> list[Plan]:

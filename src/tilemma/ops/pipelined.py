@@ -127,13 +127,12 @@ def matmul_by_hand(
     ``out`` of [batch, N, M] ("turned"), or "direct".  LOADED, if not 0: a tile has so many rows of lhs, and
     zeros besides.  INSIDE: the last tiles end at the edges, and are stored to ``beside``, ``below`` and ``corner``
     (`edges`).  PROMPT: slots are released without waiting for the next step.  STREAMED: the operand that is
-    read once.  RING_LHS, RING_RHS: the scales of a step arrive with its tiles, from arrays of "steps", or
-    "turned", [batch, extent, steps].  ONCE: there are no more
-    tasks than GRID.  BACK: the number of working blocks is chosen such that every pass over the grid has the same
-    number of tasks; every other group of tiles is traversed from right to left, and every other pass from the end
-    of K, so that the data read last are read again while the L2 cache has them.  TURNS: in each
-    round the tasks are those of other blocks.  QUEUE: blocks, or clusters, take their tasks from a queue.
-    KEPT: the L2 cache gives up the operands last.
+    read once, or "both".  RING_LHS, RING_RHS: the scales of a step arrive with its tiles, from arrays of "steps",
+    or "turned", [batch, extent, steps].  ONCE: there are no more tasks than GRID.  BACK: the number of working
+    blocks is chosen such that every pass over the grid has the same number of tasks; every other group of tiles is
+    traversed from right to left, and every other pass from the end of K, so that the data read last are read again
+    while the L2 cache has them.  TURNS: in each round the tasks are those of other blocks.  QUEUE: blocks, or
+    clusters, take their tasks from a queue.  KEPT: the L2 cache gives up the operands last.
     """
     M, N = out.shape[1], out.shape[2]
     if STORE == "turned":
@@ -170,7 +169,7 @@ def matmul_by_hand(
         left_s = scale_ring(left, TILE_M, STAGES, GROUPED == "rows", RING_LHS)
         right_s = scale_ring(right, TILE_N, STAGES, GROUPED == "columns", RING_RHS)
         usual = "last" if KEPT else None
-        evictions = {name: "first" if name == STREAMED else usual for name in ("lhs", "rhs")}
+        evictions = {name: "first" if STREAMED in (name, "both") else usual for name in ("lhs", "rhs")}
         a = Operand(
             lhs, lhs_s, LHS, TILE_M, TILE_K, LHS_BATCH != 1, shares and CLUSTER_N > 1, left, left_s, loaded=LOADED,
             evict=evictions["lhs"], turned=RING_LHS == "turned",

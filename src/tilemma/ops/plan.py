@@ -50,10 +50,11 @@ class Plan:
     only run at the same time.  ``back``: groups of tiles and K are traversed in alternating directions, in rounds
     of equal numbers of tiles.  ``loaded``: of a tile's rows only so many are loaded and stored, the next tile
     starts behind them (0: the whole tile).  ``prompt``: a slot is released when its step has been multiplied, not
-    after the next one has been started.  ``streamed``: the operand that is read once, after the swap: the L2 cache
-    gives it up first.  ``turns``: blocks have other tiles of a product in each round.  ``queue``: blocks take the
-    tiles of a batch from a queue.  ``kept``: the L2 cache gives up the operands last.  ``ordered``: blocks start
-    when the kernel before has ended, and are placed in order.  ``inside``: the last tiles end at the edges.
+    after the next one has been started.  ``streamed``: the operand that is read once, after the swap, or "both":
+    the L2 cache gives it up first, and has the first tiles of a block's only task when the kernel before ends.
+    ``turns``: blocks have other tiles of a product in each round.  ``queue``: blocks take the tiles of a batch
+    from a queue.  ``kept``: the L2 cache gives up the operands last.  ``ordered``: blocks start when the kernel
+    before has ended, and are placed in order.  ``inside``: the last tiles end at the edges.
     """
 
     kernel: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.batch_model import ATOM, DEPTH
@@ -41,7 +42,7 @@ def resident_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
     for groups, beside in ((2, 1), (1, 1), (1, 2), (1, 3), (1, 4)):
         if beside > 1 and n > MOST_COLUMNS[beside]:
             continue
-        room = on.shared // beside - (beside > 1) * BESIDE - EVENTS - groups * ATOM * n * p.out.dtype.bytes
+        room = _room(p, groups * ATOM, beside, on)
         found = [
             (min(slots * cdiv(tiles, groups), stages), -slots, stages)
             for slots, stages in _rings(room, n * row, groups * ATOM * row)
@@ -62,13 +63,31 @@ def _turned_plans(p: Problem, on: Hardware) -> Iterator[Plan]:
     row = sum(width for _, width in steps_of(depth, tight=True)) * size
     for groups in (2, 3):
         for height in HEIGHTS:
-            room = on.shared - EVENTS - SPARE - groups * height * n * p.out.dtype.bytes
+            room = _room(p, groups * height, 1, on) - SPARE
             rings = _rings(room, n * row, groups * height * row)
             found = [(min(stages, ENOUGH), min(slots, 2), stages, slots) for slots, stages in rings]
             if found:
                 *_, stages, slots = max(found)
                 tile = (groups * height, n, depth)
                 yield Plan("resident", tile, groups, stages, 0, on.sms, 1, store, slots=slots)
+
+
+def other_rings(p: Problem, plan: Plan, on: Hardware) -> Iterator[Plan]:
+    """``plan`` with other numbers of buffers of rhs and of stages of lhs."""
+    (rows, columns, depth), size, beside = plan.tile, p.lhs.dtype.bytes, max(1, plan.grid // on.sms)
+    turned = rows < ATOM * plan.groups
+    row = sum(width for _, width in steps_of(depth, turned)) * size
+    room = _room(p, rows, beside, on) - SPARE * turned
+    for slots, most in _rings(room, columns * row, rows * row):
+        for stages in sorted({most, plan.stages, most - 1, LEAST}, reverse=True):
+            if LEAST <= stages <= most and (slots, stages) != (plan.slots, plan.stages):
+                yield replace(plan, slots=slots, stages=stages)
+
+
+def _room(p: Problem, rows: int, beside: int, on: Hardware) -> int:
+    """Bytes for the buffers of a block of so many rows, of which so many are ``beside`` each other in an SM."""
+    staged = rows * p.shape[1] * p.out.dtype.bytes
+    return on.shared // beside - (beside > 1) * BESIDE - EVENTS - staged
 
 
 def _rings(room: int, each: int, tile: int) -> Iterator[tuple[int, int]]:
