@@ -248,10 +248,10 @@ class _Parser:
             found = TYPES.get(word.text, word.text)
         pointer = False
         while self.sees("*", "const", "__restrict__", "&"):
-            sign = self.next()
-            if sign.text == "&" or (sign.text == "*" and pointer):
-                raise NotOfTheSubset(sign.span, what="a reference, or a pointer to a pointer")
-            pointer |= sign.text == "*"
+            mark = self.next()
+            if mark.text == "&" or (mark.text == "*" and pointer):
+                raise NotOfTheSubset(mark.span, what="a reference, or a pointer to a pointer")
+            pointer |= mark.text == "*"
         return found, pointer
 
     # ---- statements --------------------------------------------------------------------------------------
