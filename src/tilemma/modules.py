@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,20 @@ class Module(Displayed):
                 fix_text=f"did you mean `{near}`?" if near else "name one of these",
             )
         return self.kernels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The kernels' names, in the order of the file."""
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.kernels
+
+    def __bool__(self) -> bool:
+        """True as for other modules, with or without kernels."""
+        return True
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

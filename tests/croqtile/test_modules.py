@@ -77,3 +77,11 @@ def test_python_files_are_modules_too(tmp_path: Path) -> None:
     x = np.zeros(4, np.float32)
     load_python(path)(x)
     assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_a_module_is_a_mapping_of_names() -> None:
+    """`for name in m` would call `m[0]` without an iterator."""
+    two = "__co__ void f(f32 [M] x) { parallel i by M : block { x.at(i) = 1.0f; } }"
+    module = tm.loads(two + two.replace("void f", "void g"))
+    assert list(module) == ["f", "g"] and len(module) == 2 and "g" in module and "h" not in module
+    assert module and tm.loads(two)

@@ -233,10 +233,10 @@ class _Parser:
         while self.token.text in _IGNORED or self.token.kind == "string":
             self.next()
         if self.sees("unsigned", "signed"):
-            sign = self.next().text[0]
-            found = f"{sign}32"
+            letter = self.next().text[0]
+            found = f"{letter}32"
             if self.sees("int", "char", "short"):
-                found = sign + {"char": "8", "short": "16", "int": "32"}[self.next().text]
+                found = letter + {"char": "8", "short": "16", "int": "32"}[self.next().text]
         if self.sees("long"):
             while self.accept("long") or self.accept("int"):
                 pass

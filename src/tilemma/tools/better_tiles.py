@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import ceil
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,13 @@ _FULL, _WORTH = 0.95, 1.03
 _FACTORS = tuple(Fraction(n, 8) for n in (4, 5, 6, 7, 8, 9, 10, 12, 14, 16))
 # Sizes of tiles relative to the kernel's: much smaller ones copy more for each product, larger ones have no room.
 _SMALLEST, _LARGEST = Fraction(3, 4), Fraction(4, 3)
-# Constants that are no extents of tiles are smaller, or a count of blocks; extents are multiples of 8.
-_LEAST, _UNIT = 16, 8
+# Constants that are no extents of tiles are smaller, or a count of blocks; extents stay multiples of 16, the rows
+# of an instruction.
+_LEAST, _UNIT = 16, 16
 # Kernels that are compiled, and proposals.
 _TRIED, _MOST = 12, 2
+# Seconds after which no other proposal is looked for.
+_LONGEST = 6.0
 # The extents at which results are compared: several tiles, with rests.
 _SMALL = 300
 
@@ -120,6 +124,7 @@ class _Search:
         scalars: Mapping[str, Any],
     ) -> None:
         self.kernel, self.constants, self.arch, self.dims, self.scalars = kernel, constants, arch, dims, scalars
+        self.end = monotonic() + _LONGEST
         self.names = {**dims, **{k: v for k, v in scalars.items() if isinstance(v, int)}}
         known = {**kernel.source.constants, **constants}
         self.extents = {k: v for k, v in known.items() if type(v) is int and v >= _LEAST and v % _UNIT == 0}
@@ -128,7 +133,8 @@ class _Search:
         first = next(iter(self._rounds({})), None)
         self.multipliers = _multipliers(self._compiled({}))
         written = self._count({}, self.names)
-        if first is None or first.used >= _FULL or not written:
+        # In one round no other tiles take less time by this measure.
+        if first is None or first.rounds == 1 or first.used >= _FULL or not written:
             return
         scaled = [names for name in self._tiled() if (names := self._scaled_together(name)) is not None]
         ranked = []
@@ -146,6 +152,8 @@ class _Search:
             ranked.append((-gain, abs(area - 1), len(chosen), tuple(chosen.items())))
         found = 0
         for _, _, _, changed in sorted(ranked)[:_TRIED]:
+            if monotonic() > self.end:
+                return
             proposal = self._tried(dict(changed), first)
             if proposal is not None:
                 yield proposal
@@ -185,6 +193,8 @@ class _Search:
         value = self.extents[name]
         others = [n for n, v in self.extents.items() if n != name and value % v == 0]
         for names in ((name,), *((name, n) for n in others)):
+            if monotonic() > self.end:
+                return None
             if self._same({n: 2 * self.extents[n] for n in names}) or self._same(
                 {n: self.extents[n] // 2 for n in names}
             ):
@@ -241,10 +251,12 @@ def _close(a: Any, b: Any) -> bool:
     return x.shape == y.shape and np.allclose(x, y, rtol=1e-2, atol=1e-2, equal_nan=True)
 
 
-def _multipliers(compiled: Compiled) -> set[int]:
-    """The threads of the instructions that multiply: a warp's or a warpgroup's."""
+def _multipliers(compiled: Compiled) -> tuple[set[int], int]:
+    """The threads of the instructions that multiply, a warp's or a warpgroup's; and for how many products they
+    compute the transpose, as no instruction divides the rows."""
     atoms = [catalogue[op.atom] for op in walk(compiled.kernel.body) if isinstance(op, t.Mma) and op.atom]
-    return {x.threads for x in atoms if isinstance(x, MmaAtom)}
+    exchanged = sum("its transpose is computed" in d.text for d in compiled.decisions)
+    return {x.threads for x in atoms if isinstance(x, MmaAtom)}, exchanged
 
 
 def _spills(compiled: Compiled) -> bool:
