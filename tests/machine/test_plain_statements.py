@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilemma.errors import CompileError
@@ -81,3 +82,24 @@ def test_a_nul_may_end_the_text() -> None:
     assert [e.name for e in parse(text + "\0", "k").entries.values()] == ["k"]
     with pytest.raises(CompileError, match="starts no PTX token"):
         parse(text.replace("ret", "\0ret"), "k")
+
+
+def test_constants_as_ptxas_takes_them() -> None:
+    """Expressions in addresses, and floats that begin with their point."""
+    text = """.version 8.0
+    .target sm_90
+    .address_size 64
+    .visible .entry k(.param .u64 p) {
+      .reg .u64 d<1>; .reg .u32 r<4>; .reg .f32 f<2>;
+      ld.global.u32 r0, [d0 + 4 * 2 + 4];
+      ld.global.u32 r1, [d0+(3-1)*8];
+      ld.global.u32 r2, [d0+-4*2];
+      ld.global.u32 r3, [d0 + 0x10];
+      mov.f32 f0, .5; mov.f32 f1, .25e1;
+      ret;
+    }
+    """
+    *loads, first, second, _ = parse(text, "k").entries["k"].body.instructions
+    assert [x.operands[1].offset for x in loads] == [12, 16, -8, 16]
+    bits = [x.operands[1].value for x in (first, second)]
+    assert np.array(bits, np.uint64).view(np.float64).tolist() == [0.5, 2.5]

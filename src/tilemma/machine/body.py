@@ -456,8 +456,7 @@ class BodyParser:
         if isinstance(base, syntax.Symbol):
             offset, base = base.offset, syntax.Symbol(base.name)
         while p.token.text in ("+", "-"):
-            sign = -1 if p.advance().text == "-" else 1
-            offset += sign * p.integer()
+            offset += p.constant() if p.advance().text == "+" else -p.integer()
         if p.accept(","):
             coordinates = self.vector().items
         p.expect("]")

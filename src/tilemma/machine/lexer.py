@@ -34,7 +34,7 @@ _TOKEN = re.compile(
     r"""[ \t\r\f]*(?:
     (?P<newline>\n)
   | (?P<comment>//[^\n]*|/\*.*?\*/)
-  | (?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+  | (?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\.?\d+[eE][+-]?\d+|\.\d+)
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
   | (?P<string>"[^"\n]*")
   | (?P<directive>\.[A-Za-z_][\w$]*(?:::[\w$]+)*)
