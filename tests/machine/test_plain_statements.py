@@ -103,3 +103,9 @@ def test_constants_as_ptxas_takes_them() -> None:
     assert [x.operands[1].offset for x in loads] == [12, 16, -8, 16]
     bits = [x.operands[1].value for x in (first, second)]
     assert np.array(bits, np.uint64).view(np.float64).tolist() == [0.5, 2.5]
+
+
+def test_an_attribute_may_stand_before_the_state_space() -> None:
+    text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .attribute(.managed) .global .align 4 .u32 c;\n"
+    module = parse(text + ".visible .entry k() { ret; }\n", "k")
+    assert [(v.name, v.space) for v in module.variables] == [("c", "global")]

@@ -179,6 +179,7 @@ class Parser(Cursor):
                     raise self.error("an `.attribute` that never ends")
 
     def variable(self, extern: bool) -> syntax.Variable:
+        self.attributes()
         token = self.advance()
         space = token.text[1:]
         if token.text not in _SPACES:
