@@ -106,6 +106,8 @@ def test_constants_as_ptxas_takes_them() -> None:
 
 
 def test_an_attribute_may_stand_before_the_state_space() -> None:
-    text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .attribute(.managed) .global .align 4 .u32 c;\n"
+    text = (
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .attribute(.managed) .global .align 4 .u32 c;\n"
+    )
     module = parse(text + ".visible .entry k() { ret; }\n", "k")
     assert [(v.name, v.space) for v in module.variables] == [("c", "global")]

@@ -57,8 +57,9 @@ def test_blocks_that_share_a_multiprocessor() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "double_buffer"])
-def test_proposals_fill_the_last_round(name: str) -> None:
+def test_proposals_fill_the_last_round(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They compute the same: a tile of twice the rows needs warpgroups of twice the rows, too."""
+    monkeypatch.setattr("tilemma.tools.better_tiles._LONGEST", 600.0)
     kernel = tm.load(CO / f"{name}.co").only()
     first = rounds(kernel.compile("sm_90a"), SIZES[0])[0]
     found = better_tiles(kernel, {}, "sm_90a", SIZES[0], {})

@@ -39,7 +39,7 @@ _LEAST, _UNIT = 16, 16
 # Kernels that are compiled, and proposals.
 _TRIED, _MOST = 12, 2
 # Seconds after which no other proposal is looked for.
-_LONGEST = 6.0
+_LONGEST = 20.0
 # The extents at which results are compared: several tiles, with rests.
 _SMALL = 300
 
