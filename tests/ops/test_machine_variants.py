@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
 
 import machine_variants
 import pytest
+
+from tilemma.ops.operand_layouts import far_scales
+from tilemma.runtime.arrays import describe
 
 
 @pytest.fixture
@@ -43,6 +47,18 @@ def test_blocks_share_the_last_tasks_of_groups(name: str) -> None:
             sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
             tasks = sum(-(-size // plan.tile[0]) for size in sizes) * -(-x.sizes["N"] // plan.tile[1])
             assert 0 < tasks % plan.grid <= plan.grid // 2 and tasks > plan.grid, v.plan
+
+
+@pytest.mark.parametrize("name", [n for n, f in machine_variants.FAMILIES.items() if f.brought])
+def test_scales_of_steps_come_with_the_tiles(name: str) -> None:
+    """Those of reduced calls, too: their lines start at multiples of 16 bytes."""
+    for v in itertools.islice(machine_variants.of_family(name), 8):
+        for x, _ in v.calls:
+            arrays, _ = machine_variants.numpy_arrays(x)
+            problem = x.problem({n: describe(y) for n, y in arrays.items()})
+            for scale in (problem.left, problem.right):
+                assert not far_scales(scale), v.plan
+                assert scale.stepwise == (x.sizes["K"] > 128)
 
 
 def test_schedules_take_turns_until_something_is_wrong(found: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
