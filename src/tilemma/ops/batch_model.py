@@ -24,6 +24,8 @@ NEAR = 1.2
 # The share of the time that memory needs at its rate, and the seconds that a request to the L2 cache for a read
 # and for a write takes besides, and a box's row that starts or ends within a sector.
 STREAMED, READ, WRITE, SEAM = 0.65, 4e-12, 1.2e-11, 1.8e-11
+# K from which on tiles for no more than one round take longer than other terms say, as a whole, and less in parts.
+LONG, WHOLE, PARTS = 2048, 1.22, 0.85
 # What the shorter of two times that pass together adds to the other.
 BESIDE = 0.1
 # How much longer a batch takes whose tiles leave as whole rows.
@@ -86,7 +88,11 @@ def seconds_of_batch(p: Problem, plan: Plan, on: Hardware, seconds: float) -> fl
     least = STREAMED * _once(p) / on.memory + reads * READ + writes * WRITE + seams * SEAM
     least *= p.batch
     found = max(seconds, least) + BESIDE * min(seconds, least) + IN_ROWS * (plan.store == "rows")
-    return math.sqrt(found * seconds_by_tiles(p, plan, on)[0]) if by_tiles(p, plan) else found
+    found = math.sqrt(found * seconds_by_tiles(p, plan, on)[0]) if by_tiles(p, plan) else found
+    (m, n, k), (rows, columns, _) = p.shape, plan.tile
+    if k < LONG or p.batch * cdiv(m, rows) * cdiv(n, columns) > on.sms:
+        return found
+    return found * (WHOLE if plan.split == 1 else PARTS)
 
 
 def corrected(problems: Sequence[Problem], found: Sequence[Estimate], on: Hardware) -> list[Estimate]:
