@@ -7,8 +7,8 @@ The shapes are random, the same for the same seed and kinds, and spread over the
 rows, long K, small, batches, misaligned, 8-bit.  For each the plans that the model likes best are timed, half of
 them the best of tiles that the others do not have, and torch's product beside them.  Each shape's line has torch's
 time over that of the model's choice and over that of the fastest.  Large products are timed with a flushed L2
-cache, those of few rounds of the SMs also by replays of CUDA graphs, the others by replays over copies of the
-operands.
+cache, those of few rounds of the SMs and of hundreds of rows also by replays of CUDA graphs, the others by replays
+over copies of the operands.
 ``--judge`` prints, by kind, the time of the model's choice over that of the fastest.
 """
 
@@ -44,7 +44,7 @@ from tilemma.runtime.arrays import ArrayRef, describe, row_major
 
 KINDS = (
     "large", "few rows", "medium rows", "long K", "small", "batches", "misaligned", "e4m3", "e4m3 blocks",
-    "e4m3 few rows", "s8", "e4m3 tensor few rows", "few rounds",
+    "e4m3 few rows", "s8", "e4m3 tensor few rows", "few rounds", "hundreds of rows",
 )  # fmt: skip
 # The forms of the scales; other 8-bit types.
 SCALES = {"e4m3": "rows", "e4m3 few rows": "rows", "e4m3 blocks": "blocks", "e4m3 tensor few rows": "tensor"}
@@ -83,10 +83,13 @@ class Shape:
         return SCALES.get(self.kind, "")
 
 
-# The kinds of which single launches are timed; the others are timed by graph replay, over copies of the operands
-# of so many bytes in sum, small ones only up to so many bytes.
-FLUSHED, COLD = ("large", "e4m3", "e4m3 blocks", "s8", "few rounds"), 120e6
+# The kinds of which single launches are timed, and those of them that are timed in the steady state, too; the
+# others by graph replay, over copies of the operands of so many bytes in sum, small ones only up to so many.
+STEADY = "few rounds", "hundreds of rows"
+FLUSHED, COLD = ("large", "e4m3", "e4m3 blocks", "s8", *STEADY), 120e6
 SMALL, LARGE = ("small", "batches", "misaligned"), 60e6
+# The share of products of hundreds of rows that have as many columns instead.
+TALL = 0.25
 # Bytes of weights of few rows, and of the operands of a batch; elements of a result of few rounds, at most.
 WEIGHTS, BATCH, FEW_ROUNDS = (8e6, 500e6), 500e6, 8.5e6
 
@@ -101,7 +104,13 @@ def shapes(count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Shape]:
     found: list[Shape] = []
     while len(found) < count:
         kind, batch = kinds[len(found) % len(kinds)], 1
-        if kind.endswith("rows"):
+        if kind == "hundreds of rows":
+            m = between(257, 1023, 1)
+            n, k = (between(1024, 28672, rng.choice((128, 64, 8))) for _ in range(2))
+            if not WEIGHTS[0] <= 2 * n * k <= WEIGHTS[1]:
+                continue
+            m, n = (n, m) if rng.random() < TALL else (m, n)
+        elif kind.endswith("rows"):
             m = between(65, 224, 1) if kind == "medium rows" else between(1, 256, 1)
             n, k = between(2048, 28672, 128), between(2048, 16384, 128)
             if not WEIGHTS[0] <= 2 * n * k <= WEIGHTS[1]:
@@ -282,7 +291,7 @@ def measure(s: Shape, most: int, rounds: int, tune: bool = False) -> dict[str, A
     rows: list[dict[str, Any]] = [
         {"plan": asdict(e.plan), "us": t, "model_us": e.seconds * 1e6} for e, t in zip(names, times, strict=False)
     ]
-    if s.kind == "few rounds":
+    if s.kind in STEADY:
         steady = replayed(runs, 1, rounds)
         extra["torch_steady_us"] = steady[-1]
         for row, t in zip(rows, steady, strict=False):

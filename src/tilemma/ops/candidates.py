@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_plans, few_rounds, few_rows, long_k, middle, unaligned_batches
+from tilemma.ops import batch_plans, few_rounds, few_rows, hundreds, long_k, middle, unaligned_batches
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, by_columns, packed, packs, transposed, transposed_product
 from tilemma.ops.plan import (
@@ -74,7 +74,7 @@ SHARED_RING = 5
 TENSOR_STORE_ROWS = {2: 64, 4: 128}
 # Columns of a tile whose transpose is staged at a time, and the bytes that the compiler may leave free then.
 TURNED, SPARE = 32, 1024
-# The fewest rows and columns of large products whose transpose is computed because its tiles fit better.
+# Products of so many rows and columns whose transpose is computed have whole tiles by single blocks only.
 LEAST_TURNED = 1024
 # Tile rows that blocks walk together.
 RASTER = 16
@@ -157,9 +157,10 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
         return
     for swap in (False, True):
         many = swap and m > FEW_ROWS and not problem.grouped
-        large = many and problem.batch == 1
-        if large and not _takes_turned(problem):
+        alone = many and problem.batch == 1
+        if alone and not _takes_turned(problem):
             break
+        large = alone and min(problem.shape[:2]) >= LEAST_TURNED
         p = transposed_product(problem) if swap else problem
         ways = list(packs(p))
         if ways[0] and (many or len(problem.outer) != 1):
@@ -199,7 +200,7 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
             tiles = p.batch * cdiv(p.shape[0], tile[0]) * cdiv(p.shape[1], tile[1])
             parts = 1 if len(problem.outer) != 1 or p.grouped else cdiv(k, tile[2]) // 4
             # Registers spill.
-            if large and tile[1] > WIDEST_FINISHED and "vector" in (p.left.kind, p.right.kind):
+            if alone and tile[1] > WIDEST_FINISHED and "vector" in (p.left.kind, p.right.kind):
                 continue
             whole_k = large or (middling and (wide, groups) not in usual)
             for split in (1,) if whole_k else _splits(tiles, parts, on.sms):
@@ -211,8 +212,8 @@ def _candidates(problem: Problem, on: Hardware) -> Iterator[Plan]:
                 plan = Plan("pipelined", tile, groups, stages, RASTER, on.sms, split, how, swap, back=back)
                 for cluster, share in (*CLUSTERS, *batch_plans.clusters(p, tile, how)):
                     grid = on.resident(cluster[0] * cluster[1]) // (cluster[0] * cluster[1])
-                    alone = p.grouped or large or not ((wide, groups) in usual or (wide, groups) in single)
-                    if cluster != (1, 1) and alone:
+                    common = (wide, groups) in usual or (wide, groups) in single
+                    if cluster != (1, 1) and (p.grouped or large or not common):
                         continue
                     if 3 in cluster and not few:
                         continue
@@ -292,7 +293,7 @@ def _of_few_rows(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
 
 def _sharing(p: Problem, swap: bool, on: Hardware) -> Iterator[Plan]:
     """The plans for rows that start within sectors, in clusters that share tiles."""
-    for tile, groups, cluster in middle.sharing(p, on):
+    for tile, groups, cluster in middle.sharing(p, on, hundreds.applies(p) and few_rounds.within_lines(p)):
         stages, size = fitting_stages(p, tile, groups, "tma", on), cluster[0] * cluster[1]
         if stages >= LEAST_WAVE_RING and fits_registers(p, tile, groups, "tma", 1):
             plan = Plan(
@@ -356,12 +357,13 @@ def _takes_turned(p: Problem) -> bool:
     """Whether tiles of the transposed product are worth a try: its columns are the rows of the result, which are
     then divided in steps of 8, not of 64, to fill the last round, or into larger tiles.
 
-    3456x1536x5248 took 81.8 us with tiles of 192x112, 75.3 us with 160x256.  Fewer rows, integers, f32 and
-    epilogues have not been timed.
+    3456x1536x5248 took 81.8 us with tiles of 192x112, 75.3 us with 160x256.  Integers and f32 have not been timed,
+    nor epilogues of larger products; with silu registers spill.
     """
     m, n, _ = p.shape
-    timed = p.epilogue.plain and p.acc != "s32" and p.lhs.dtype.bits <= 16 and p.batch * len(p.outer) == 1
-    timed = timed and (min(m, n) >= LEAST_TURNED or middle.applies(p))
+    timed = p.acc != "s32" and p.lhs.dtype.bits <= 16 and p.batch * len(p.outer) == 1
+    ends = p.epilogue.plain or (min(m, n) < LEAST_TURNED and p.epilogue.activation != "silu")
+    timed = timed and ends and (min(m, n) > FEW_ROWS or middle.applies(p))
     return timed and not p.promote and _turns(transposed_product(p))
 
 

@@ -95,10 +95,11 @@ ADD, ADD_RATE = 1.53e-6, 4.25e12
 class FewRows:
     """How ``plan`` computes a product of ``rows`` rows and ``weights`` weights: ``tiles`` tiles of ``held`` rows,
     each by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of
-    each row and weight, come in ``rounds`` of ``together``.
+    each row and weight, come in ``rounds`` of ``together``.  ``turned``: the rows are the columns of the tiles.
     """
 
     plan: Plan
+    turned: bool
     size: int
     rows: int
     weights: int
@@ -124,7 +125,7 @@ class FewRows:
     @property
     def beside(self) -> bool:
         """Whether all blocks that need the same weights are neighbours, which run at the same time."""
-        return self.plan.cluster[self.plan.swap] >= self.tiles or self.plan.ordered
+        return self.plan.cluster[self.turned] >= self.tiles or self.plan.ordered
 
     @property
     def free(self) -> float:
@@ -265,9 +266,10 @@ def _placed(p: Problem, plan: Plan, on: Hardware) -> FewRows:
     together = on.resident(high * wide)
     size, steps = p.lhs.dtype.bytes, cdiv(cdiv(k, depth), plan.split)
     work = tasks, together, cdiv(tasks, together), steps, depth * size
-    if plan.swap:
-        return FewRows(plan, size, n, m, columns, plan.height, cdiv(n, columns), cdiv(m, plan.height), *work)
-    return FewRows(plan, size, m, n, plan.height, columns, cdiv(m, plan.height), cdiv(n, columns), *work)
+    turned = m > n
+    sides = (m, plan.height, cdiv(m, plan.height)), (n, columns, cdiv(n, columns))
+    (rows, held, tiles), (weights, wide, across) = sides[::-1] if turned else sides
+    return FewRows(plan, turned, size, rows, weights, held, wide, tiles, across, *work)
 
 
 def _memory(f: FewRows, k: int, on: Hardware) -> float:
@@ -299,7 +301,7 @@ def limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
     (rows, columns, _), (high, wide), steps = f.plan.tile, f.plan.cluster, f.rounds * f.steps
     # Neighbours that read the same lines at the same time read them once, also without sharing.
     if f.plan.ordered:
-        high, wide = (1, f.tiles) if f.plan.swap else (f.tiles, 1)
+        high, wide = (1, f.tiles) if f.turned else (f.tiles, 1)
     read = f.tasks * f.steps * (f.plan.height / wide + columns / high) * f.depth / L2
     inner = (rows // 64 * (64 + columns) * f.depth + (rows + columns) * f.depth / 2) / on.cache / 2
     return {
@@ -330,7 +332,7 @@ def timed(p: Problem, plan: Plan, on: Hardware) -> tuple[Timed, str]:
     total = _formula(p, f, parts)
     shares = tuple(x / total for name, x in parts.items() if name != LEFT_OUT)
     known = Timed(
-        f.rows, f.weights, f.held, f.wide, plan.stages, *plan.cluster, plan.share, plan.swap, plan.store,
+        f.rows, f.weights, f.held, f.wide, plan.stages, *plan.cluster, plan.share, f.turned, plan.store,
         plan.split, plan.loaded, min(f.tasks, f.together), total, shares,
     )  # fmt: skip
     return known, described(parts, f.tasks, f.rounds, f.together, f.steps)

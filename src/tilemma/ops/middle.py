@@ -78,14 +78,16 @@ def tiles(p: Problem, sms: int) -> Iterator[tuple[tuple[int, int, int], int]]:
                 yield (rows, cdiv(cdiv(n, across), 8) * 8, 64), groups
 
 
-def sharing(p: Problem, on: Hardware) -> Iterator[tuple[tuple[int, int, int], int, tuple[int, int]]]:
+def sharing(
+    p: Problem, on: Hardware, always: bool = False
+) -> Iterator[tuple[tuple[int, int, int], int, tuple[int, int]]]:
     """(tile, warpgroups, cluster): tiles for whole rounds, which the blocks of a cluster share, of operands whose
-    rows start within sectors.
+    rows start within sectors, or ``always``.
 
     1048x1304x2248 took 18.0 us with pairs, 14.5 us with fours that share 192 rows.
     """
     wide_rows = few_rounds.applies(p) and few_rounds.within_lines(p)
-    if not (wide_rows or (applies(p) and _within_sectors(p))):
+    if not (always or wide_rows or (applies(p) and _within_sectors(p))):
         return
     m, n, _ = p.shape
     for high, wide in SHARING:

@@ -11,8 +11,9 @@ part of the shared tiles; up to twice as many where rows do not start on cache l
 A task adds filling the ring and storing the tile.  A product takes ceil(tasks / resident blocks) rounds, and at
 least the time that memory needs to read each operand and write the result once, and that TMA needs in each SM for
 the lines of its tasks.  Memory is slow if few bytes are on their way.  The clock is higher where the tensor cores
-wait.  Products of few rows by large weights have a model of their own, `few_rows`; so have those with a long K,
-`long_k`, those of small and middle size, `middle`, and larger ones of a few rounds, `few_rounds`.
+wait.  Products of few rows by large weights have a model of their own, `few_rows`; so have those of some hundred
+rows, `hundreds`, with a long K, `long_k`, of small and middle size, `middle`, and larger ones of a few rounds,
+`few_rounds`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilemma.arithmetic.integers import cdiv
-from tilemma.ops import batch_model, few_rounds, few_rows, long_k, middle, unaligned_batches
+from tilemma.ops import batch_model, few_rounds, few_rows, hundreds, long_k, middle, unaligned_batches
 from tilemma.ops.epilogue import BLOCK
 from tilemma.ops.operand_layouts import aligned, far_scales, packed, transposed_product
 from tilemma.ops.problem import Problem
@@ -540,4 +541,6 @@ def _estimate(p: Problem, plan: Plan, on: Hardware) -> Estimate:
     seconds *= _parts(p, plan, on) * (LONGER_RING if rounds > 1 and _has_longer_ring(p, plan, on) else 1.0)
     if p.batch > 1 and plan.kernel == "pipelined" and not p.grouped:
         seconds = batch_model.seconds_of_batch(p, plan, on, seconds)
+    if hundreds.applies(p) and hundreds.knows(plan):
+        seconds = hundreds.seconds(p, plan, on, seconds)
     return Estimate(plan, seconds, why)

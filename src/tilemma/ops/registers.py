@@ -99,7 +99,7 @@ def fits_registers(p: Problem, tile: tuple[int, int, int], groups: int, store: s
     if groups == 5:
         return p.epilogue.plain and whole and columns <= COLUMNS_OF_FIVE
     if groups == 3:
-        most = COLUMNS_OF_THREE if simple else COLUMNS_FINISHED if p.acc == "f32" else COLUMNS
+        most = COLUMNS_OF_THREE if simple and whole else COLUMNS_FINISHED if p.acc == "f32" else COLUMNS
         return not p.promote and not p.grouped and columns <= most
     if rows == 128 and columns > COLUMNS:
         return simple and whole and store in ("tma", "rows") and not p.grouped and p.lhs.dtype.bits == 16
