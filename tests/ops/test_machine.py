@@ -165,6 +165,12 @@ OTHERS = {
     ),
     "plain pairs": Plan("pipelined", (64, 64, 64), 1, 2, grid=1, store="tma", cluster=(1, 2)),
     "there and back by hand": Plan("pipelined", (64, 64, 64), 1, 2, grid=3, raster=1, back=True, by_hand=True),
+    "low groups of tiles": Plan(
+        "pipelined", (64, 64, 64), 1, 2, grid=3, raster=4, store="tma", swap=True, by_hand=True
+    ),
+    "low groups of tiles, one of each block": Plan(
+        "pipelined", (64, 64, 64), 1, 2, raster=2, grid=28, store="tma", by_hand=True
+    ),
     "copied": Plan("pipelined", (64, 48, 64), 1, 2, grid=2, store="copy", by_hand=True),
     "copied by warpgroups of their own": Plan(
         "pipelined", (128, 112, 64), 2, 2, grid=1, store="copy", by_hand=True
@@ -176,6 +182,8 @@ OTHERS = {
 def test_split_swapped_packed_and_clustered(name: str) -> None:
     shape = (72, 67, 133) if "packed" in name else (72, 64 if name in ("split", "swapped") else 200, 264)
     shape = (200, 131, 136) if "copied" in name else (130, 150, 264) if "three tiles" in name else shape
+    # Seven rows of tiles: the last group has fewer.
+    shape = ((200, 440, 136) if OTHERS[name].swap else (440, 200, 136)) if "low groups" in name else shape
     assert multiply(OTHERS[name], shape, 0, {"bias": True, "activation": "silu"}, arch="sm_90a") <= 1
 
 

@@ -13,18 +13,34 @@ from tilemma.ops.epilogue import Inputs, Place, Scale, epilogue_function
 from tilemma.ops.sums import Operand, Sum
 from tilemma.ops.task_queue import NONE, PART, WHOLE, Producer, Task
 
+# Rows of a group of tiles, at most, that are divided by the numbers which they can be.
+KNOWN_ROWS = 4
+
 
 def raster(t: Any, tiles_m: Any, tiles_n: Any, rows: int, back: bool = False) -> tuple[Any, Any]:
     """(m, n) of the t-th tile: groups of ``rows`` tile rows, each walked column by column, so that blocks
     running at the same time share operands in the L2 cache.  With ``back`` every other group is walked from its
     last column, which the cache still has of the group before."""
     group = t // (rows * tiles_n)
-    first = group * rows
+    # Never below 0, which the analysis of ranges does not find.
+    first, rest = group * rows, tm.math.max(t - group * (rows * tiles_n), 0)
     height = select(tiles_m - first < rows, tiles_m - first, rows)
-    column = t % (rows * tiles_n) // height
+    column = _divided(rest, height, rows)
+    row = first + rest - column * height
     if back:
         column = select(group % 2 == 1, tiles_n - 1 - column, column)
-    return first + t % (rows * tiles_n) % height, column
+    return row, column
+
+
+def _divided(x: Any, by: Any, most: int) -> Any:
+    """``x // by`` of 1 to ``most``.  Divisions by numbers that the compiler knows take little of the time for
+    which a block waits for its place."""
+    if most > KNOWN_ROWS:
+        return x // by
+    found = x
+    for number in range(2, most + 1):
+        found = select(by == number, x // number, found)
+    return found
 
 
 def inside(tile: Any, tiles: Any, size: int, extent: Any) -> tuple[Any, Any]:

@@ -196,6 +196,27 @@ def test_what_reads_no_memory_is_computed_before_the_wait() -> None:
     assert places == sorted(places)
 
 
+def test_blocks_of_a_cluster_compute_their_places_while_they_wait_for_each_other() -> None:
+    from tilemma import event, parallel, trigger, var, wait
+
+    @tm.kernel
+    def places(out: tm.Global["s32", "C", 2], n: tm.Int):
+        for i in parallel(out.shape[0], level="cluster", overlap=True):
+            for rank in parallel(2, level="block"):
+                place = var(i // n)
+                done = event()
+                for _ in parallel(1, level="group"):
+                    trigger(done, cluster=True)
+                    wait(done)
+                for t in parallel(1, level="thread"):
+                    out[i, rank] = place + t
+
+    text = places.compile(arch="sm_90a").ptx
+    order = ("mbarrier.init", "cluster.arrive.relaxed", "div.", "cluster.wait", "griddepcontrol.wait", "st.global")
+    found = [text.index(x) for x in order]
+    assert found == sorted(found)
+
+
 def test_first_tiles_of_what_is_read_once_are_prefetched_before_the_wait() -> None:
     """As many as 20 KiB hold; not in a branch, not where memory decides the place, and not without a wait.
 

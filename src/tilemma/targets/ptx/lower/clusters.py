@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilemma.ir import tile
 from tilemma.ir.expr import Index, value_of
 from tilemma.ir.walk import walk
@@ -30,13 +32,15 @@ def bind_cluster(lo: Lowering, clusters: tuple[Index, ...], blocks: tuple[Index,
     number(lo, clusters, e.divide(cta, size, hint="cluster")[0])
 
 
-def cluster_barrier(lo: Lowering, initialised: bool = False) -> None:
+def cluster_barrier(lo: Lowering, initialised: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
     """A barrier of all threads of all blocks of the cluster.
 
     ``initialised``: what comes before are mbarriers alone, which `fence.mbarrier_init` releases: arrivals that
-    release would wait for all writes of a thread to reach the whole GPU.
+    release would wait for all writes of a thread to reach the whole GPU.  ``meanwhile`` lowers what a thread does
+    while it waits, without memory.
     """
     lo.e.do(f"barrier.cluster.arrive.{'relaxed' if initialised else 'release'}")
+    meanwhile()
     lo.e.do("barrier.cluster.wait.acquire")
 
 

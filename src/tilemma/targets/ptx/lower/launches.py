@@ -98,10 +98,13 @@ def _launch(kernel: Kernel, op: Parallel, prelude: tuple[Op, ...], arch: str, en
         lo.body(before)
         apart = compute_first(lo, op.body)
         early = bool(overlap) and count >= len(before)
-        prefetched = _prologue(lo, op.body, early, apart)
-        place_rotating(lo, op.body)
         first = max(0, count - len(before))
-        lo.body(op.body[:first])
+
+        def meanwhile() -> None:
+            place_rotating(lo, op.body)
+            lo.body(op.body[:first])
+
+        prefetched = _prologue(lo, op.body, early, apart, meanwhile)
         if overlap and early:
             if not prefetched:
                 # Their places may follow from what has been computed now.
@@ -235,11 +238,12 @@ def _by_one_thread(lo: Lowering, apart: bool, lower: Callable[[], Any]) -> None:
         lo.e.select_branch(first, found, ())
 
 
-def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> bool:
+def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool, meanwhile: Callable[[], None]) -> bool:
     """The prologue: one thread prefetches tensor maps and initialises mbarriers, then a barrier of all threads.
 
     ``early``: the launch then waits for the previous one, and that thread prefetches first tiles too; returns
-    whether there are any.  ``apart``: the first warp has something else to do meanwhile.
+    whether there are any.  ``apart``: the first warp has something else to do meanwhile.  ``meanwhile`` lowers
+    what follows and accesses no memory: blocks of a cluster wait for each other longer than it takes.
     """
     events = prefetched = False
 
@@ -252,9 +256,11 @@ def _prologue(lo: Lowering, body: tuple[Op, ...], early: bool, apart: bool) -> b
     _by_one_thread(lo, apart, lower)
     if lo.cluster is not None and lo.cluster.uses_distributed_shared_memory:
         # Other blocks arrive on these events and write into this block's memory: all blocks have to have started.
-        cluster_barrier(lo, initialised=True)
-    elif events:
+        cluster_barrier(lo, initialised=True, meanwhile=meanwhile)
+        return prefetched
+    if events:
         lo.e.do("bar.sync", (), (Imm(0),))
+    meanwhile()
     return prefetched
 
 
