@@ -22,6 +22,7 @@ from tilemma.ops.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
+from fit_few_rounds import FLUSHED
 from sweep_ops import Shape, call_of, imagined, plan_of
 
 H200 = Hardware()
@@ -65,7 +66,7 @@ def stored() -> dict[str, list[Timed]]:
             call, out = call_of(Shape(x["kind"], x["m"], x["n"], x["k"], x.get("batch", 1)), imagined)
             p = arguments.problem(call, out, made=True)
             # Flushed and steady, where both were timed.
-            us = [math.sqrt(row["us"] * row.get("steady_us", row["us"])) for row in x["plans"]]
+            us = [row["us"] * (row.get("steady_us", row["us"]) / row["us"]) ** (1 - FLUSHED) for row in x["plans"]]
             found[model_of(p)].append(Timed(p, [plan_of(row["plan"]) for row in x["plans"]], np.array(us)))
     return found
 
