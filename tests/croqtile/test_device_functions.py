@@ -139,7 +139,6 @@ def test_exchanges_between_lanes(target: str, options: dict[str, str]) -> None:
         ("return __shfl_xor_sync(0xff, x, 1);", "some lanes"),
         ("return __shfl_xor_sync(-1, x, 1, 16);", "groups of lanes"),
         ("return __shfl_xor_sync(-1, x);", "`__shfl_xor_sync` of 2 values"),
-        ("T y = x; return static_cast<T>(y);", "a cast to `T`"),
     ],
 )
 def test_exchanges_of_a_part_of_a_warp_are_refused(body: str, part: str) -> None:
@@ -177,6 +176,32 @@ def test_refused_in_the_kernel_that_calls(statement: str, code: str, part: str) 
     # A call inside a function is refused there, as is text that a function cannot have.
     inside = "calls itself" in part or "called here" in part
     assert (refusal.value.span.line == text.count("\n") + 1) != inside
+
+
+TYPED = """
+template <typename T> __device__ T third(T x) {
+  T a = 1, b = T(2.9f), c = (T)x;
+  a = a / 3;
+  c += static_cast<T>(0.7f);
+  return a + b + c;
+}
+template <typename T> __device__ T twice(T x) { return third(x) + third(x); }
+__co__ void f(global f32 [32] x, global s32 [32] n) {
+  parallel t by 32 : thread {
+    x.at(t) = twice(x.at(t));
+    n.at(t) = twice(n.at(t));
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("target", "options"), [("cpu", {}), ("machine", {"arch": "sm_80"})])
+def test_variables_and_casts_have_the_type_that_a_template_gets(target: str, options: dict[str, str]) -> None:
+    kernel = Kernel(TextSource(File(TYPED, "typed.co", {}), "f"))
+    x, n = np.arange(32, dtype=np.float32), np.arange(32, dtype=np.int32)
+    kernel.on(target, **options)(x, n)
+    np.testing.assert_allclose(x, 2 * (1 / 3 + 2.9 + np.arange(32) + 0.7), rtol=1e-6)
+    np.testing.assert_array_equal(n, 2 * (0 + 2 + np.arange(32)))
 
 
 ADDRESSES = """

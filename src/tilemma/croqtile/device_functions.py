@@ -7,7 +7,7 @@ precedences.  Anything else is refused with its place, where a kernel calls the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from tilemma.croqtile import ast
@@ -91,7 +91,8 @@ class WarpCall(ast.Expr):
 @record
 class DeviceFunction:
     """``pointers``: the names of the parameters that are pointers.  ``templates``: the names of the types that the
-    arguments of a call decide, ``template <typename T>``."""
+    arguments of a call decide, ``template <typename T>``; ``tokens``: of a template, from which its instances are
+    parsed."""
 
     name: str
     returns: str
@@ -100,6 +101,7 @@ class DeviceFunction:
     body: ast.Block
     span: Span
     templates: frozenset[str] = frozenset()
+    tokens: tuple[Token, ...] = ()
 
 
 @record
@@ -122,6 +124,11 @@ def parse_device_function(tokens: Sequence[Token]) -> DeviceFunction | Unparsed 
         return Unparsed(tokens[at - 1].text, e)
 
 
+def instance(f: DeviceFunction, types: Mapping[str, str]) -> DeviceFunction:
+    """The function of the template ``f`` in which its names of types are ``types``."""
+    return _Parser(list(f.tokens), types=types).function()
+
+
 def parse_device_functions(texts: Sequence[Sequence[Token]]) -> dict[str, DeviceFunction | Unparsed]:
     """The functions by their names; overloaded ones are not called."""
     found: dict[str, DeviceFunction | Unparsed] = {}
@@ -141,7 +148,9 @@ class _Parser:
     tokens: list[Token]
     place: int = 0
     pointers: set[str] = field(default_factory=set)
+    # Names of types that a template leaves open, and those that have a type.
     templates: set[str] = field(default_factory=set)
+    types: Mapping[str, str] = field(default_factory=dict)
 
     # ---- tokens ------------------------------------------------------------------------------------------
 
@@ -211,7 +220,8 @@ class _Parser:
         span = self.since(start)
         body = self.block()
         names = frozenset(self.templates)
-        return DeviceFunction(name.text, returns, tuple(params), frozenset(self.pointers), body, span, names)
+        pointers, tokens = frozenset(self.pointers), tuple(self.tokens) if names else ()
+        return DeviceFunction(name.text, returns, tuple(params), pointers, body, span, names, tokens)
 
     def template(self) -> None:
         """``<typename T, class U>``"""
@@ -219,13 +229,18 @@ class _Parser:
         while not self.accept(">"):
             if not (self.accept("typename") or self.accept("class")):
                 raise self.refused()
-            self.templates.add(self.name().text)
+            name = self.name().text
+            if name not in self.types:
+                self.templates.add(name)
             if not self.sees(">"):
                 self.expect(",")
 
     def is_type(self) -> bool:
-        known = self.token.text in TYPES or self.token.text in self.templates
-        return self.token.kind == "name" and (known or self.token.text in ("const", "long", "signed"))
+        text = self.token.text
+        return self.token.kind == "name" and (self.names_type(text) or text in ("const", "long", "signed"))
+
+    def names_type(self, text: str) -> bool:
+        return text in TYPES or text in self.templates or text in self.types
 
     def type(self) -> tuple[str, bool]:
         """An element type, and whether it is a pointer to it."""
@@ -243,9 +258,10 @@ class _Parser:
             found = "u64" if found == "u32" else "s64"
         if not found:
             word = self.name()
-            if word.text not in TYPES and word.text not in self.templates:
+            known = {**TYPES, **self.types}.get(word.text)
+            if known is None and word.text not in self.templates:
                 raise NotOfTheSubset(word.span, what=f"the type `{word.text}`")
-            found = TYPES.get(word.text, word.text)
+            found = known or word.text
         pointer = False
         while self.sees("*", "const", "__restrict__", "&"):
             mark = self.next()
@@ -404,7 +420,8 @@ class _Parser:
             return self.unary()
         if self.accept("*"):
             return self.element(self.unary(), start)
-        if self.sees("(") and self.place + 1 < len(self.tokens) and self.tokens[self.place + 1].text in TYPES:
+        inside = self.tokens[self.place + 1].text if self.place + 1 < len(self.tokens) else ""
+        if self.sees("(") and self.names_type(inside):
             self.next()
             dtype, pointer = self.type()
             self.expect(")")
@@ -477,12 +494,11 @@ class _Parser:
         if start.text == "static_cast":
             self.expect("<")
             dtype, _ = self.type()
-            if dtype in self.templates:
-                raise NotOfTheSubset(start.span, what=f"a cast to `{dtype}`")
             self.expect(">")
             return CCast(dtype, self.condition(), span=self.since(start))
-        if start.text in TYPES and self.sees("("):
-            return CCast(TYPES[start.text], self.condition(), span=self.since(start))
+        if self.sees("(") and self.names_type(start.text):
+            dtype = {**TYPES, **self.types}.get(start.text, start.text)
+            return CCast(dtype, self.condition(), span=self.since(start))
         if self.sees("("):
             return self.called(start)
         if self.sees("::", "."):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilemma.croqtile import ast
 from tilemma.croqtile.arithmetic import as_cpp
-from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed, WarpCall
+from tilemma.croqtile.device_functions import CCast, DeviceFunction, Unparsed, WarpCall, instance
 from tilemma.croqtile.operands import as_tile, known_type, plain
 from tilemma.croqtile.reader import Reader, nodes_in, reads
 from tilemma.croqtile.scope import Scopes
@@ -40,7 +40,7 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
     f = r.device_functions[name]
     if isinstance(f, Unparsed):
         raise type(f.error)(f.error.span, notes=[Note(f"`{name}` is called here", span)], **f.error.facts)
-    if name in r.results or any(c.function is f for c in r.calls):
+    if name in r.results or any(c.function.span == f.span for c in r.calls):
         raise NotBuiltYet(span, what=f"`{name}`, which calls itself", fix_text="write a loop")
     if len(r.calls) + len(r.results) >= MAX_DEPTH:
         what = f"`{name}`, inside {MAX_DEPTH} calls of device functions"
@@ -48,20 +48,22 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
     if len(args) != len(f.params):
         form = f"{name}({', '.join(n for n, _ in f.params)})"
         raise WrongArity(span, what=name, got=len(args), want=str(len(f.params)), form=form)
+    types: dict[str, DType] = {}
+    fix = _only_result(f) is None
+    given = zip(f.params, args, strict=True)
+    values = [_argument(r, f, p, t, a, fix, types) for (p, t), a in given]
+    if types:
+        f = instance(f, {name: str(dtype) for name, dtype in types.items()})
+    result = _only_result(f)
     returns = [n for n in nodes_in(f.body) if isinstance(n, ast.Return)]
     assigned = frozenset(
         n.target.text for n in nodes_in(f.body) if isinstance(n, ast.Assign) and isinstance(n.target, ast.Name)
     )
-    only = f.body.body[0] if len(f.body.body) == 1 else None
-    result = only.value if isinstance(only, ast.Return) and f.returns != "void" else None
-    types: dict[str, DType] = {}
-    given = zip(f.params, args, strict=True)
-    values = [_argument(r, f, p, t, a, result is None, types) for (p, t), a in given]
     outer = r.scopes, r.assigned
     r.scopes, r.assigned = Scopes(), assigned
     try:
         for (p, t), value in zip(f.params, values, strict=True):
-            dtype = types.get(t) or known_type(t, span)
+            dtype = known_type(t, span)
             known: Value = value
             if result is None and isinstance(value, Expr):
                 known = stored(r, p, value, dtype, True)
@@ -72,11 +74,17 @@ def inlined(r: Reader, name: str, args: Sequence[ast.Expr], span: Span) -> Expr 
                 found = plain(r, result, f"the result of `{name}`")
             finally:
                 r.results.pop()
-            return found if f.returns == "auto" else as_cpp(r, found, _result_type(r, f, types), span)
+            return found if f.returns == "auto" else as_cpp(r, found, _result_type(f), span)
         r.effect(span, f"a call of `{name}`")
-        return _body(r, f, returns, types)
+        return _body(r, f, returns)
     finally:
         r.scopes, r.assigned = outer
+
+
+def _only_result(f: DeviceFunction) -> ast.Expr | None:
+    """What a function returns whose only statement that is."""
+    only = f.body.body[0] if len(f.body.body) == 1 else None
+    return only.value if isinstance(only, ast.Return) and f.returns != "void" else None
 
 
 def _argument(
@@ -128,8 +136,8 @@ def _deduced(f: DeviceFunction, name: str, have: DType, span: Span, types: dict[
     return have
 
 
-def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return], types: dict[str, DType]) -> Expr | None:
-    dtype = None if f.returns == "void" else _result_type(r, f, types)
+def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return]) -> Expr | None:
+    dtype = None if f.returns == "void" else _result_type(f)
     result = None
     if dtype is not None:
         zero = Const(0.0, dtype) if dtype.is_float else Const(0, dtype)
@@ -147,9 +155,7 @@ def _body(r: Reader, f: DeviceFunction, returns: list[ast.Return], types: dict[s
     return result
 
 
-def _result_type(r: Reader, f: DeviceFunction, types: dict[str, DType]) -> DType:
-    if f.returns in types:
-        return types[f.returns]
+def _result_type(f: DeviceFunction) -> DType:
     if f.returns == "auto" or f.returns in f.templates:
         raise NotBuiltYet(
             f.span, what=f"a function whose result is `{f.returns}`", fix_text="write the type of its result"
