@@ -173,51 +173,51 @@ def _nearest_double(x: Fraction) -> float:
         return math.inf if x > 0 else -math.inf
 
 
-# Name -> (arguments, function on float64).
-LIBRARY: dict[str, tuple[int, Function]] = {
-    "acos": (1, np.arccos),
-    "asin": (1, np.arcsin),
-    "atan": (1, np.arctan),
-    "atan2": (2, np.arctan2),
-    "ceil": (1, np.ceil),
-    "cos": (1, np.cos),
-    "cosh": (1, np.cosh),
-    "erf": (1, _erf),
-    "exp": (1, np.exp),
-    "exp2": (1, np.exp2),
-    "exp2f": (1, np.exp2),
-    "exp2_ftz": (1, _exp2_ftz),
-    "expm1": (1, np.expm1),
-    "fabs": (1, np.abs),
-    "abs": (1, np.abs),
-    "fmaf": (3, fused(dtypes.f64)),
-    "frcp_rn": (1, lambda a: 1.0 / a),
-    "floor": (1, np.floor),
-    "gelu": (1, _gelu),
-    "isfinite": (1, np.isfinite),
-    "log": (1, np.log),
-    "log2": (1, np.log2),
-    "log1p": (1, np.log1p),
-    "max": (2, maximum),
-    "min": (2, minimum),
-    "pow": (2, power),
-    "round": (1, _round),
-    "rsqrt": (1, lambda a: 1.0 / np.sqrt(a)),
-    "sigmoid": (1, lambda a: 1.0 / (1.0 + np.exp(-a))),
-    "sign": (1, _sign),
-    "silu": (1, lambda a: a / (1.0 + np.exp(-a))),
-    "sin": (1, np.sin),
-    "sinh": (1, np.sinh),
-    "softplus": (1, lambda a: np.logaddexp(0.0, a)),
-    "sqrt": (1, np.sqrt),
-    "tan": (1, np.tan),
-    "tanh": (1, np.tanh),
+# Name -> function on float64.
+LIBRARY: dict[str, Function] = {
+    "acos": np.arccos,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "ceil": np.ceil,
+    "cos": np.cos,
+    "cosh": np.cosh,
+    "erf": _erf,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "exp2f": np.exp2,
+    "exp2_ftz": _exp2_ftz,
+    "expm1": np.expm1,
+    "fabs": np.abs,
+    "abs": np.abs,
+    "fmaf": fused(dtypes.f64),
+    "frcp_rn": lambda a: 1.0 / a,
+    "floor": np.floor,
+    "gelu": _gelu,
+    "isfinite": np.isfinite,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "max": maximum,
+    "min": minimum,
+    "pow": power,
+    "round": _round,
+    "rsqrt": lambda a: 1.0 / np.sqrt(a),
+    "sigmoid": lambda a: 1.0 / (1.0 + np.exp(-a)),
+    "sign": _sign,
+    "silu": lambda a: a / (1.0 + np.exp(-a)),
+    "sin": np.sin,
+    "sinh": np.sinh,
+    "softplus": lambda a: np.logaddexp(0.0, a),
+    "sqrt": np.sqrt,
+    "tan": np.tan,
+    "tanh": np.tanh,
 }
 
 
 def call(name: str, t: DType) -> Function:
     """The library's ``name`` on carriers of ``t``; the result is one."""
-    f = fused(t) if name == "fmaf" else LIBRARY[name][1]
+    f = fused(t) if name == "fmaf" else LIBRARY[name]
 
     def evaluate(*args: Any) -> Any:
         wide = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in args))

@@ -46,9 +46,7 @@ def edited(text: str) -> Iterator[str]:
             items = operand[1:-1].split(", ")
             others = ["{" + ", ".join([*items, items[-1]]) + "}", items[0]]
             others += ["{" + ", ".join(items[:-1]) + "}"] if len(items) > 1 else []
-        elif operand.isdigit():
-            others = ["%r20"]
-        elif operand.startswith("["):
+        elif operand.isdigit() or operand.startswith("["):
             others = ["%r20"]
         for other in others:
             yield f"{opcode} {', '.join([*operands[:i], other, *operands[i + 1 :]])};"

@@ -60,7 +60,7 @@ def call(name: str, t: DType) -> Callable[..., Value]:
     if name not in floats.LIBRARY:
         raise NotInReference(what=f"the function `{name}`")
     if t.is_integer:
-        return _integer_call(name, floats.LIBRARY[name][1], t)
+        return _integer_call(name, floats.LIBRARY[name], t)
     f = floats.call(name, t)
 
     def evaluate(*args: Any) -> Value:

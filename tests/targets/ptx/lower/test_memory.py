@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,12 +14,13 @@ from lanes import Lane, runtime, shared_buffer
 from tests.sampling import examples
 from tilemma import dtypes
 from tilemma.ir.expr import const
+from tilemma.ir.lane import Reg
 from tilemma.ir.plans import SharedLayoutPlan
 from tilemma.ir.types import View
 from tilemma.layouts import plain_layout, shared_layout
 from tilemma.targets.ptx.lower.emitter import Emitter
 from tilemma.targets.ptx.lower.linear import Linear
-from tilemma.targets.ptx.lower.memory import matrix, place, shared_address, swizzled
+from tilemma.targets.ptx.lower.memory import _possible_bits, matrix, place, shared_address, swizzled
 
 SHARED = 4096
 
@@ -121,3 +126,34 @@ def test_swizzle_of_a_constant(line: int, atom: int) -> None:
     total, flip, offset = swizzled(Emitter(), atom, Linear(const=line))
     bits = {16: 0, 32: 1, 64: 2, 128: 3}[atom]
     assert total.const + flip + offset == line ^ (line >> 3 & ((1 << bits) - 1) << 4)
+
+
+class Ranges:
+    """The ranges of registers, and of sums of their multiples."""
+
+    def __init__(self, tops: list[int]) -> None:
+        self.registers = [Reg(f"r{i}", "b32") for i in range(len(tops))]
+        self.tops = dict(zip(self.registers, tops, strict=True))
+
+    def range_of(self, x: Linear | Reg) -> tuple[int, int]:
+        if isinstance(x, Reg):
+            return 0, self.tops[x]
+        return x.const, x.const + sum(f * self.tops[r] for r, f in x.terms)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([1, 2, 3, 4, 6, 8, 16, 48])), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_bits_that_may_be_set(terms: list[tuple[int, int]], apart: bool) -> None:
+    """No value of the sum has another bit; where the terms share none, every bit is in some value."""
+    if apart:
+        terms = [(top % 8, 8**n) for n, (top, _) in enumerate(terms)]
+    ranges = Ranges([top for top, _ in terms])
+    x = Linear(tuple(zip(ranges.registers, (f for _, f in terms), strict=True)))
+    values = [sum(v) for v in itertools.product(*([f * n for n in range(top + 1)] for top, f in terms))]
+    every = functools.reduce(operator.or_, values)
+    found = _possible_bits(ranges, x)
+    assert every & ~found == 0
+    if apart:
+        assert found.bit_length() == every.bit_length() and found & -found == every & -every
