@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels import header, without
-from ptx_programs import barrier, change, cluster, exchange, insert, plain, wgmma, with_registers
+from ptx_programs import barrier, bulk_load, change, cluster, exchange, insert, plain, wgmma, with_registers
 
 from tilemma import machine
 
@@ -122,3 +122,45 @@ def test_the_warps_of_a_product_make_whole_warpgroups() -> None:
     found = machine.check(ptx, {**launch, "block": 96}, args, schedules=1)
     assert [h.code for h in found.hazards if h.code.startswith("wgmma")] == ["wgmma-not-uniform"]
     assert "do not make a whole warpgroup" in found.render()
+
+
+# What a deadlock advises, by what its threads wait for.
+PHASE = change("try", "[%r0], 0", "[%r0], 1")
+DEADLOCKS: list[tuple[Build, Callable[[str], str], str]] = [
+    (bulk_load, change("expect", ", 256", ", 512"), "check `expect_tx` against the bytes"),
+    (barrier, change("init", ", 64", ", 65"), "check the count of `mbarrier.init`"),
+    (barrier, lambda p: PHASE(p).replace("@!%p1 bra WAIT;", "@!%p1 bra WAIT; AGAIN: mbarrier.try_wait.parity"
+     ".shared.b64 %p1, [%r0], 1; @!%p1 bra AGAIN;"), "check the count of `mbarrier.init`"),
+    (exchange, change("barrier", "bar.sync 0", "setp.lt.u32 %p0, %t, 32; @%p0 bar.sync 0, 64;"
+     " @!%p0 bar.sync 1, 64"), "check that all the warps counted reach the barrier"),
+    (plain("  mov.b32 %r1, 0; // @flag"), insert("flag", "L: ld.relaxed.gpu.global.b32 %r1, [%Y]; setp.eq.u32 %p0,"
+     " %r1, 0; @%p0 bra L;"), "check that the store or atomic operation that ends this loop is executed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build, edit, advice", DEADLOCKS, ids=[d[2] for d in DEADLOCKS])
+def test_a_deadlock_advises_by_what_is_waited_for(build: Build, edit: Callable[[str], str], advice: str) -> None:
+    ptx, launch, args = build(edit)
+    found = machine.check(ptx, launch, args, schedules=1, max_steps=200_000)
+    assert any(advice in h.remedy for h in found.hazards if h.code in ("deadlock", "step-limit")), found.render()
+
+
+EXCHANGED = """
+  setp.lt.u32 %p0, %t, 128; @!%p0 bra SECOND;
+  setmaxnreg.dec.sync.aligned.u32 40; bar.sync 1, 256; setmaxnreg.inc.sync.aligned.u32 64; bra END;
+SECOND:
+  setmaxnreg.inc.sync.aligned.u32 88; bar.sync 1, 256; setmaxnreg.dec.sync.aligned.u32 64; // @second
+END:
+"""
+
+
+def exchanged(most: int) -> Any:
+    ptx, launch, args = plain(EXCHANGED, block=256)(change("second", "u32 88", f"u32 {most}"))
+    return ptx.replace(")\n{", ")\n.maxntid 256, 1, 1\n.maxnreg 64\n{", 1), launch, args
+
+
+def test_warpgroups_exchange_the_registers_that_the_pool_has() -> None:
+    """One gives up 24 of each thread's, the other takes them, and back: the pool is empty in between."""
+    assert machine.check(*exchanged(88), schedules=6).ok
+    found = machine.check(*exchanged(96), schedules=2)
+    assert {h.code for h in found.hazards} == {"setmaxnreg-pool"}, found.render()
