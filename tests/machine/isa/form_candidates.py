@@ -156,6 +156,10 @@ WARPS = (
     " {%r0, %r1, %r2, %r3[[, %r4, %r5, %r6, %r7]]}, [%d0][[, %r9]];",
     "wmma.store.d.sync.aligned.(row|col).(m16n16k16|m8n32k16)[[.global|.shared]].(f32|s32|f16) [%d0], "
     "{%r0, %r1, %r2, %r3[[, %r4, %r5, %r6, %r7]]}[[, %r9]];",
+    "wmma.load.(a|b).sync.aligned.(row|col).(m16n16k8|m16n16k16)[[.shared]].(tf32|bf16) {%r0, %r1, %r2, %r3},"
+    " [%d0][[, %r9]];",
+    "wmma.load.a.sync.aligned.row.(m8n8k32|m8n8k128|m16n16k16)[[.global]].(s4|u4|b1) {%r0}, [%d0][[, %r9]];",
+    "wmma.load.(a|b).sync.aligned.(row|col).(m8n8k4|m16n16k16)[[.global]].f64 {%d0}, [%d1][[, %r9]];",
     "wgmma.(fence|commit_group)[[.sync]][[.aligned]];",
     "wgmma.wait_group[[.sync]][[.aligned]] (0|7|8|%r0);",
 )
