@@ -14,8 +14,6 @@ from dev.ptx_mutation import survey as mutate
 from tilemma import cdiv, dma, foreach, machine, mma, parallel, shared
 from tilemma.kernels import facts_of
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 LAYOUT = frozenset({"operand-layout"})
 
 

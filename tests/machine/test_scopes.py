@@ -382,7 +382,7 @@ def test_a_sequentially_consistent_fence_of_another_thread_beyond_a_barrier(
 ) -> None:
     x, y, out = np.zeros(64, np.uint32), np.zeros(1, np.uint32), np.zeros(64, np.uint32)
     ptx = FLAG.replace("BEFORE", before).replace("AFTER", after)
-    verdict = machine.check(ptx, {"grid": 2, "block": 64}, {"x": x, "y": y, "out": out}, schedules=20)
+    verdict = machine.check(ptx, {"grid": 2, "block": 64}, {"x": x, "y": y, "out": out}, schedules=12)
     assert verdict.ok == ordered, verdict.render()
     if ordered:
         assert out.tolist() == list(range(64))
