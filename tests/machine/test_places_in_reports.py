@@ -83,7 +83,7 @@ AROUND = """
   mov.u32 %r0, %tid.x; mov.u32 %r1, smem; mov.b32 %r4, 0; mov.b16 %h0, 0; mov.b64 %d4, 0; setp.eq.u32 %p0, %r0, 0;
   @%p0 mbarrier.init.shared.b64 [%r1+128], 1; bar.sync 0;
   ld.param.u64 %d0, [x]; mad.wide.u32 %d0, %r0, 4, %d0; ld.global.b32 %r3, [%d0]; add.u32 %r3, %r3, %r1;
-  st.shared.{kind} [%r3], {value};
+  st.shared.{kind} [%r3], {value}; st.shared.{kind} [%r3], {value};
   ret;
 }}"""
 
