@@ -154,3 +154,13 @@ def test_ptxas_agrees_on_every_wgmma(rs, sparse, tmp_path):
     for i, (text, form, keywords) in enumerate(candidates):
         verdict = legal_wgmma(*form, "sm_90a", **keywords)
         assert bool(verdict) == (i not in bad), (text, verdict)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_ptxas_agrees_on_the_first_version_of_wgmma(sparse, tmp_path):
+    valid = [c for c in wgmma_candidates(False, sparse) if c[1][0] == 16 and legal_wgmma(*c[1], "sm_90a", **c[2])]
+    for version in ((8, 0), (8, 1), (8, 2), (8, 3), (8, 4)):
+        bad = refused([text for text, *_ in valid], "sm_90a", tmp_path, f"{version[0]}.{version[1]}")
+        for i, (text, form, keywords) in enumerate(valid):
+            verdict = legal_wgmma(*form, "sm_90a", ptx=version, **keywords)
+            assert bool(verdict) == (i not in bad), (version, text, verdict)
