@@ -44,8 +44,9 @@ def edited(text: str) -> Iterator[str]:
             others = [_OTHER[register[1]], "%h5" if register[1] == "p" else "%p5"]
         elif operand.startswith("{"):
             items = operand[1:-1].split(", ")
-            others = ["{" + ", ".join([*items, items[-1]]) + "}", items[0]]
-            others += ["{" + ", ".join(items[:-1]) + "}"] if len(items) > 1 else []
+            others = ["{" + ", ".join([*items, items[-1]]) + "}"]
+            # The machine takes one register without braces, too.
+            others += ["{" + ", ".join(items[:-1]) + "}", items[0]] if len(items) > 1 else []
         elif operand.isdigit() or operand.startswith("["):
             others = ["%r20"]
         for other in others:
