@@ -220,7 +220,7 @@ def test_keys_of_measured_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(plans, "fingerprint", lambda: "another compiler")
     keys.append(plans.kind(p, on))
-    monkeypatch.setattr(plans, "_own_sources", lambda: ("another model",))
+    monkeypatch.setattr(plans, "own_sources", lambda: ("another model",))
     keys.append(plans.kind(p, on))
     assert len(set(keys)) == len(keys)
 

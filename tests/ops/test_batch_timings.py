@@ -71,7 +71,7 @@ def test_the_fit_finds_which_plans_take_longer_than_the_formula_says(tmp_path: P
 
 def test_other_timings_make_stored_winners_void() -> None:
     content = Path(batch_timings.__file__).with_suffix(".json").read_bytes()
-    assert hashlib.sha256(content).hexdigest() in plans._own_sources()
+    assert hashlib.sha256(content).hexdigest() in plans.own_sources()
 
 
 def test_a_queue_where_it_was_faster() -> None:

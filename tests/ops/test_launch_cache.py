@@ -266,20 +266,20 @@ def test_empty_results_start_nothing(fake: FakeDriver) -> None:
 
 def test_tuning_measures_and_remembers(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
-    monkeypatch.setattr(plans, "_winners", {})
+    monkeypatch.setattr(plans, "used", {})
     monkeypatch.setattr(tuning, "MEASURED", 2)
     monkeypatch.setattr(tuning, "neighbours", lambda *_: [])
     a, b = array(70, 64), array(64, 80)
     ops.matmul(a, b, tune=True)
     measured = len(fake.launches)
-    assert measured > 10 and len(plans._winners) == 1
-    (winner,) = plans._winners.values()
-    monkeypatch.setattr(plans, "_winners", {})
+    assert measured > 10 and len(plans.used) == 1
+    (winner,) = (x.plan for x in plans.used.values())
+    monkeypatch.setattr(plans, "used", {})
     monkeypatch.setattr(plans, "measured", lambda *a: pytest.fail("measured again"))
     product._WARM.clear()
     ops.matmul(a, b, tune=True)
     assert len(fake.launches) == measured + 1 + (winner.split > 1) + len(winner.pack)
-    assert list(plans._winners.values()) == [winner]
+    assert [x.plan for x in plans.used.values()] == [winner]
 
 
 def test_numpy_arrays_are_never_kept() -> None:

@@ -387,7 +387,7 @@ def test_errors_of_plans_are_printed_as_they_are(
 def test_one_thread_tunes_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another one with the same call takes the winner."""
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
-    monkeypatch.setattr(plans, "_winners", {})
+    monkeypatch.setattr(plans, "used", {})
     running: list[int] = []
 
     def measures(_: Any, found: Any, spent: float) -> Plan:
@@ -409,7 +409,7 @@ def test_one_thread_tunes_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_reports_say_measured_only_of_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A result that is its own addend is not: each run would add to it."""
     monkeypatch.setenv("TILEMMA_CACHE", str(tmp_path))
-    monkeypatch.setattr(plans, "_winners", {})
+    monkeypatch.setattr(plans, "used", {})
     monkeypatch.setattr(plans, "measured", lambda _, found, spent: found[1].plan)
     with cudadriver.using(FakeDriver()):
         a, b, out = (DeviceArray(cuda_device(0), shape, "f16") for shape in ((70, 301), (301, 80), (70, 80)))

@@ -25,9 +25,21 @@ from tilemma.runtime.arrays import facts
 # Libraries that allocate what a plan needs besides the caller's arrays.
 ALLOCATE = ("torch", "cupy", "jax", "tilemma", "numpy")
 
-_winners: Bounded[str, Plan] = Bounded(1024)
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A plan of `tune=True`, with the device and the product in words."""
+
+    device: str
+    product: str
+    plan: Plan
+
+
+# The plans of calls with `tune=True` by `kind`, and those that were read from tables (`plan_tables`).
+used: Bounded[str, Used] = Bounded(1024)
+shipped: dict[str, Used] = {}
 # Threads that tune at one time would measure each other's work.
-_tuning = ForkSafeLock()
+tuning = ForkSafeLock()
 
 
 def usable(problem: Problem, on: Hardware) -> list[Estimate]:
@@ -45,11 +57,13 @@ def best(problem: Problem, tune: bool = False) -> Plan:
     if not (tune and _measurable(problem, found)):
         return found[0].plan
     key, spent = kind(problem, on), time.perf_counter() - begin
-    with _tuning:
-        if key not in _winners:
-            _winners[key] = load_winner(key) or measured(problem, found, spent=spent)
-            store_winner(key, _winners[key])
-        return _winners[key]
+    with tuning:
+        if key not in used:
+            known = shipped[key].plan if key in shipped else load_winner(key)
+            plan = known or measured(problem, found, spent=spent)
+            store_winner(key, plan)
+            used[key] = Used(on.name, described_product(problem), plan)
+        return used[key].plan
 
 
 def _measurable(problem: Problem, found: Sequence[Estimate]) -> bool:
@@ -60,7 +74,7 @@ def _measurable(problem: Problem, found: Sequence[Estimate]) -> bool:
 def kind(problem: Problem, on: Hardware) -> str:
     """The key of a measurement: the device, the compiler, and all inputs of code and plan."""
     p = problem
-    parts: list[object] = [fingerprint(), _own_sources(), repr(on), p.batch, len(p.outer), *p.shape]
+    parts: list[object] = [fingerprint(), own_sources(), repr(on), p.batch, len(p.outer), *p.shape]
     parts += [p.lhs_major, p.rhs_major]
     parts += [repr(p.epilogue), p.left.kind, p.right.kind, p.promote, p.grouped]
     for x in (p.lhs, p.rhs, p.out, p.c, p.bias, p.left.array, p.right.array, p.offsets):
@@ -70,7 +84,7 @@ def kind(problem: Problem, on: Hardware) -> str:
 
 
 @cache
-def _own_sources() -> tuple[str, ...]:
+def own_sources() -> tuple[str, ...]:
     """The library's kernels, and the models that pick the plans to be measured, with their timings."""
     folder = Path(__file__).parent
     files = sorted([*folder.rglob("*.py"), *folder.rglob("*.json")])
@@ -83,9 +97,12 @@ def load_winner(key: str) -> Plan | None:
 
 
 def _read_plan(data: bytes) -> Plan:
-    fields: dict[str, Any] = json.loads(data)
-    fields |= {name: tuple(fields[name]) for name in ("tile", "pack", "cluster")}
-    return Plan(**fields)
+    return plan_of(json.loads(data))
+
+
+def plan_of(fields: dict[str, Any]) -> Plan:
+    """The plan with these fields, as JSON has them.  Raises KeyError, TypeError, ValueError."""
+    return Plan(**fields | {name: tuple(fields[name]) for name in ("tile", "pack", "cluster")})
 
 
 def store_winner(key: str, winner: Plan) -> None:
@@ -123,15 +140,7 @@ class Report:
 def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
     """The plan of ``problem``, with the ``count`` best alternatives that differ in more than a part."""
     on = hardware(problem.out.device)
-    m, n, k = problem.shape
-    layouts = f"{problem.lhs_major}.{problem.rhs_major}"
-    types = dict.fromkeys((str(problem.lhs.dtype), str(problem.rhs.dtype)))
-    text = f"{m} x {n} x {k} {' x '.join(types)}, {layouts}"
-    text += f", batch {problem.batch * len(problem.outer)}" if problem.batch * len(problem.outer) != 1 else ""
-    text += " (transposed: the result is column-major)" if problem.swapped else ""
-    found = usable(problem, on)
-    if not problem.plain:
-        text += f", {described(problem.epilogue)}"
+    text, found = described_product(problem), usable(problem, on)
     chosen = found[0]
     tuned = tune and problem.out.device[0] == "cuda" and _measurable(problem, found)
     if tuned:
@@ -141,6 +150,17 @@ def report(problem: Problem, tune: bool = False, count: int = 6) -> Report:
     for e in rest:
         seen.setdefault((e.plan.kernel, e.plan.tile, e.plan.swap), e)
     return Report(text, on.name, chosen, tuple(list(seen.values())[:count]), tuned)
+
+
+def described_product(problem: Problem) -> str:
+    """A product in words."""
+    m, n, k = problem.shape
+    layouts = f"{problem.lhs_major}.{problem.rhs_major}"
+    types = dict.fromkeys((str(problem.lhs.dtype), str(problem.rhs.dtype)))
+    text = f"{m} x {n} x {k} {' x '.join(types)}, {layouts}"
+    text += f", batch {problem.batch * len(problem.outer)}" if problem.batch * len(problem.outer) != 1 else ""
+    text += " (transposed: the result is column-major)" if problem.swapped else ""
+    return text if problem.plain else f"{text}, {described(problem.epilogue)}"
 
 
 def described(e: Epilogue) -> str:
