@@ -282,6 +282,8 @@ def functions() -> list[Function]:
         Function("ops.matmul", tm.ops.matmul, (a, b), {"out": None, "alpha": 1.0, "beta": 0.0, "c": None, "bias": None, "activation": None, "out_dtype": None, "tune": False}),
         Function("ops.plan", tm.ops.plan, (a, b), {"tune": False}),
         Function("ops.plan(keywords)", tm.ops.plan, (a, b), {"tune": False, "out": None, "alpha": 1.0, "bias": None, "activation": None, "out_dtype": None}),
+        Function("ops.save_plans", tm.ops.save_plans, (Path(tempfile.gettempdir(), "plans_of_fuzzing.json"),), fixed=(0,)),
+        Function("ops.load_plans", tm.ops.load_plans, ("plans.json",)),
         Function("ops.scaled_matmul", tm.ops.scaled_matmul, (small, small, 1.0, 0.5), {"out": None, "out_dtype": "bf16", "bias": None, "activation": None, "fast": True}),
         Function("ops.grouped_matmul", tm.ops.grouped_matmul, (a, half(2, 64, 64), np.array([32, 64], np.int32)), {"scale_a": None, "scale_b": None, "out": None, "out_dtype": None}),
         Function("testing.differential(results)", lambda r: t.differential({"f": lambda *_: r}, (a, b), a, a), (a,)),

@@ -81,3 +81,23 @@ def test_no_tiles_of_192_weights_alone_where_all_rows_were_faster(shape: tuple[i
     """55 us, and 51 in tiles of all rows by 168 weights: the formula gives 51 and 53."""
     plan = ranked(of(*shape), H200)[0].plan
     assert not (plan.swap and plan.tile[0] == 192 and plan.cluster == (1, 1))
+
+
+@pytest.mark.parametrize(("m", "n"), [(30208, 32), (32, 30208), (9984, 112)])
+def test_rows_that_do_not_start_on_lines_need_more_requests(m: int, n: int) -> None:
+    """28299x32x3176 took 77.7 us where two blocks read the same rows of 6352 bytes at a time, torch 49.8."""
+
+    def parts(k: int) -> tuple[float, float]:
+        p, shared = of(m, n, k), Plan("pipelined", (64, 32, 128), 1, 5, 16, 132, cluster=(2, 1))
+        plan = replace(shared, swap=n > m)
+        placed = few_rows._placed(transposed_product(p) if plan.swap else p, plan, H200)
+        alone = few_rows._placed(transposed_product(p) if plan.swap else p, replace(plan, share=False), H200)
+        first, second = (few_rows.limits(x, k, H200)["the L2 cache"] for x in (placed, alone))
+        return first, second
+
+    on_lines, within = parts(3200), parts(3176)
+    assert within[0] > 1.5 * on_lines[0] and on_lines[0] == on_lines[1] and within[1] > within[0]
+    by_sector = parts(3184)
+    assert on_lines[0] < by_sector[0] < within[0]
+    chosen = ranked(of(28299, 32, 3176), H200)[0].plan
+    assert chosen.tile[1] >= 32 or chosen.share

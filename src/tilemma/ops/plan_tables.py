@@ -98,6 +98,8 @@ def _write(path: str | os.PathLike[str], data: bytes) -> None:
     temporary = ""
     try:
         target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            raise ValueError("it is no regular file")
         number, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:60]}.")
         with os.fdopen(number, "wb") as file:
             file.write(data)
