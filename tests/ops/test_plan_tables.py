@@ -112,6 +112,7 @@ def test_places_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(WrongArgument, match="no regular file"):
         ops.save_plans("/dev/null")
+    number: Any = 3
     for call in (ops.load_plans, ops.save_plans):
         with pytest.raises(WrongArgumentType):
-            call(3)  # type: ignore[arg-type]
+            call(number)

@@ -268,14 +268,14 @@ class PacedDriver(FakeDriver):
         return next(self.pace)
 
 
-def test_slow_plans_have_no_further_rounds() -> None:
+def test_slow_plans_have_no_further_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [Plan("tiles", (64, 64, 64), 1, raster=x) for x in (21, 22)]
     driver = PacedDriver()
     with cudadriver.using(driver):
         race = Race(on_fake_device(), (), 1, lambda: None, lambda _: None)
         race.enter([compiling.Compiled(x) for x in plans])
         # The order of a round is random: the plans take their times in it.
-        race.turns.sample = lambda x, _: sorted(x, key=lambda y: y[0].raster)  # type: ignore[method-assign]
+        monkeypatch.setattr(race.turns, "sample", lambda x, _: sorted(x, key=lambda y: y[0].raster))
         driver.pace = iter((1.0, 1.05, 1.0, 1.2, 1.0))
         assert race.run(plans, 3, 60.0, within=1.1) == {plans[0]: [1.0] * 3, plans[1]: [1.05, 1.2]}
 

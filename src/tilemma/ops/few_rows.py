@@ -24,7 +24,7 @@ from tilemma.arithmetic.integers import cdiv
 from tilemma.ops.few_rows_timings import LEFT_OUT, Timed, factor
 from tilemma.ops.limits import described, smooth_maximum
 from tilemma.ops.problem import Problem
-from tilemma.ops.requests import LINE, parted
+from tilemma.ops.requests import LINE, lines, parted
 
 if TYPE_CHECKING:
     from tilemma.ops.plan import Hardware, Plan
@@ -69,9 +69,8 @@ FROM_MEMORY, FROM_CACHE, ZERO_ROWS, ZERO_WEIGHTS, LONE, SHARED = 2.36, 0.0653, 2
 BESIDE = 0.689
 # Bytes a second from the cache, and into an SM, where its tiles are its own and where they are shared.
 L2, PORT, PORT_SHARED = 1.5e13, 2.52e11, 3.02e11
-# Requests for lines a second that the L2 cache takes where rows do not start on lines: a step then touches a line
-# more of most rows, and blocks that only read the same at the same time do not share requests.  By 18 times of
-# plans of 9 products (`bench/survey_ops.py --kinds tall`): without this limit they took 1.24 times what was said.
+# Requests for lines a second that the L2 cache takes where rows start within lines.  Blocks that read the same at
+# the same time do not share them.  From the times of docs/performance/tall.json.
 REQUESTS = 7.5e10
 # Seconds until a slot is filled, its own or shared; slots that are being multiplied, and if they are released
 # promptly.
@@ -101,6 +100,7 @@ class FewRows:
     """How ``plan`` computes a product of ``rows`` rows and ``weights`` weights: ``tiles`` tiles of ``held`` rows,
     each by ``wide`` weights in ``across`` tiles.  Its ``tasks``, of ``steps`` steps that read ``depth`` bytes of
     each row and weight, come in ``rounds`` of ``together``.  ``turned``: the rows are the columns of the tiles.
+    Rows and weights start at multiples of ``pitch`` bytes, a line at most.
     """
 
     plan: Plan
@@ -117,6 +117,7 @@ class FewRows:
     rounds: int
     steps: int
     depth: int
+    pitch: int
 
     @property
     def blocks(self) -> int:
@@ -270,7 +271,8 @@ def _placed(p: Problem, plan: Plan, on: Hardware) -> FewRows:
     tasks = cdiv(m, plan.height * high) * cdiv(n, columns * wide) * plan.split * high * wide
     together = on.resident(high * wide)
     size, steps = p.lhs.dtype.bytes, cdiv(cdiv(k, depth), plan.split)
-    work = tasks, together, cdiv(tasks, together), steps, depth * size
+    starts = (x.strides[1] * x.dtype.bytes | x.pointer for x in (p.lhs, p.rhs))
+    work = tasks, together, cdiv(tasks, together), steps, depth * size, gcd(LINE, *starts)
     turned = m > n
     sides = (m, plan.height, cdiv(m, plan.height)), (n, columns, cdiv(n, columns))
     (rows, held, tiles), (weights, wide, across) = sides[::-1] if turned else sides
@@ -309,10 +311,10 @@ def limits(f: FewRows, k: int, on: Hardware) -> dict[str, float]:
         high, wide = (1, f.tiles) if f.turned else (f.tiles, 1)
     pieces = f.tasks * f.steps * (f.plan.height / wide + columns / high)
     read = pieces * f.depth / L2
-    if (start := gcd(k * f.size, LINE)) < LINE:
+    if f.pitch < LINE:
         if not f.shares:
             pieces = f.tasks * f.steps * (f.plan.height + columns)
-        read = max(read, pieces * (f.depth / LINE + 1 - start / LINE) / REQUESTS)
+        read = max(read, pieces * lines(f.depth, f.pitch) / REQUESTS)
     inner = (rows // 64 * (64 + columns) * f.depth + (rows + columns) * f.depth / 2) / on.cache / 2
     return {
         "memory": _memory(f, k, on),

@@ -223,8 +223,8 @@ class _Search:
             time, former = found.rounds * found.at_once * area, first.rounds * first.at_once
             gain = float(former / time)
             compiled = self._compiled(changed)
-            alike = _multipliers(compiled) == self.multipliers and found.persistent == first.persistent
-            if gain < _WORTH or not alike or _spills(compiled) or not self._same(changed):
+            same = _multipliers(compiled) == self.multipliers and found.persistent == first.persistent
+            if gain < _WORTH or not same or _spills(compiled) or not self._same(changed):
                 return None
         except TilemmaError:
             return None
