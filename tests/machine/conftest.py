@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,16 +14,28 @@ from tilemma.machine.native import library
 T = TypeVar("T")
 
 
+def compiled_library() -> Any:
+    """The machine's loops in C; skips the test only where there is no compiler."""
+    if library.loaded() is None:
+        library.compile_now()
+    if library.loaded() is None:
+        assert library._compiler() is None, "the library does not compile"
+        pytest.skip("no C compiler here")
+    return library.loaded()
+
+
+@pytest.fixture
+def compiled() -> Any:
+    return compiled_library()
+
+
 def use_engine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's loops in C ("compiled"), or the code that runs where there is no compiler ("numpy").
 
     Each checks by itself: a check that one of them lacks is seen in that one only.
     """
     if name == "compiled":
-        if library.loaded() is None:
-            library.compile_now()
-        if library.loaded() is None:
-            pytest.skip("no C compiler here")
+        compiled_library()
         return
     state = library._state
     monkeypatch.setattr(state, "library", None)

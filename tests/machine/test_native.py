@@ -120,12 +120,7 @@ def _random_files(program: Any, rng: np.random.Generator, trial: int) -> dict[st
 
 
 @pytest.fixture
-def native() -> Any:
-    if library.loaded() is None:
-        library.compile_now()
-    if library.loaded() is None:
-        assert library._compiler() is None, "the library does not compile"
-        pytest.skip("no C compiler here")
+def native(compiled: Any) -> Any:
     return library.lanes()
 
 

@@ -21,15 +21,6 @@ CLEAN = (
 WRONG = ("no warp barrier", "no warp barrier behind cp.async", "ldmatrix without .trans", "lock of a CTA")
 
 
-@pytest.fixture
-def compiled() -> Any:
-    if library.loaded() is None:
-        library.compile_now()
-    if library.loaded() is None:
-        pytest.skip("no C compiler here")
-    return library.loaded()
-
-
 def outcome(name: str, edit: tuple[str, str] | None) -> tuple[Any, ...]:
     case = KERNELS[name]
     ptx = (PTX / f"{case.file}.ptx").read_text(encoding="utf-8")
